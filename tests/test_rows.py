@@ -196,10 +196,10 @@ def test_wrong_blocks_are_refused(tmp_path, X):
     for words, change in [
         (r"block_0\.npy has 7, .*block_1\.npy has 4", lambda: np.save(path, X[10:20, :4])),
         (r"block_1\.npy has shape \(5000,\)", lambda: np.save(path, X[:, 0])),
-        (r"block_1\.npy is trunc.* 688 bytes.* has 588", lambda: path.write_bytes(whole[:588])),
+        (r"block_1\.npy is not .* than file size", lambda: path.write_bytes(whole[:588])),
         (r"block_1\.npy is not a whole \.npy file", lambda: path.write_bytes(whole[:20])),
         ("is not a whole", lambda: path.write_bytes(b"no array, but long enough")),
-        (r"block_1\.npy holds Python objects", lambda: np.save(path, objects, allow_pickle=True)),
+        (r"block_1\.npy .* Python objects", lambda: np.save(path, objects, allow_pickle=True)),
         ("numeric, got dtype complex128", lambda: np.save(path, np.ones((2, 7), complex))),
         (r"columns\.json names 1 columns, but .* has 7", lambda: path.write_bytes(whole)),
     ]:
@@ -334,7 +334,7 @@ def test_wrong_targets_are_refused(tmp_path, X):
     for error, words, rows, given in [
         (FileNotFoundError, r"'nowhere\.npy' with targets", place, "nowhere.npy"),
         (ValueError, r"X\.npy has shape \(5000, 7\); targets have one", place, place),
-        (ValueError, r"y\.npy is truncated", place, short),
+        (ValueError, r"y\.npy is not a whole", place, short),
         (ValueError, "there is no column 'z'", parquet(tmp_path / "X.parquet", X), "z"),
     ]:
         with pytest.raises(error, match=words):
@@ -357,8 +357,8 @@ def test_a_fingerprint_is_stable_and_notices_changes(tmp_path, X, kind):
     assert fingerprint(X) == known
     # Some rows are looked at, the first and the last among them.
     others = [X[:-1], X.astype(np.float32), changed(0, 0.1), changed(4999, 0.1)]
-    if kind == "parquet":  # all rows of the 1st, 4th, 7th and 10th row group, extremes of all
-        others += [changed(1700, 0.1), changed(777, 1e9)]
+    if kind == "parquet":  # the least and largest values of all row groups
+        others += [changed(777, 1e9)]
     for other in others:
         assert fingerprint(other) != known
 

@@ -171,9 +171,7 @@ def bound_risk(risk: Risk, items: Bins) -> Ordered:
     weights[order] = risk.increments(omega)
     half = len(items.low)
     upper = float(weights @ ends)
-    order = np.argsort(items.value, kind="stable")
-    tied = risk.increments(items.mass[order] / items.mass.sum())
-    lower = min(float(tied @ items.value[order]), upper)
+    lower = min(float((worst_case(risk, items) * items.mass) @ items.value), upper)
     return Ordered(upper, lower, weights[:half], weights[half:])
 
 

@@ -249,7 +249,7 @@ class Partitions:
         for place, future in enumerate(self._futures):
             if self.lengths[place] == 0:
                 continue
-            addresses = who.get(future.key) or who.get(str(future.key)) or ()
+            addresses = who[future.key]
             if not addresses:
                 return None
             # Copies may be anywhere: the worker with the fewest rows so far takes them.
@@ -287,34 +287,22 @@ class Partitions:
 
     def gathered(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """One array in the order of the rows from an array of each worker."""
-        starts = np.append(0, np.cumsum(self.lengths))
-        out = np.empty((int(starts[-1]), *parts[0].shape[1:]), parts[0].dtype)
+        in_order: dict[int, NDArray[Any]] = {}
         for held, part in zip(self.holdings, parts, strict=True):
-            place = 0
-            for i in held:
-                n = int(self.lengths[i])
-                out[starts[i] : starts[i + 1]] = part[place : place + n]
-                place += n
-        return out
+            pieces = np.split(part, np.cumsum(self.lengths[held])[:-1])
+            in_order.update(zip(held, pieces, strict=True))
+        return np.concatenate([in_order[place] for place in sorted(in_order)])
 
     def scattered(self, array: NDArray[Any]) -> Each:
         """The rows of an array that belong to each worker."""
-        starts = np.append(0, np.cumsum(self.lengths))
-        return Each(
-            [
-                np.concatenate([array[starts[i] : starts[i + 1]] for i in held])
-                for held in self.holdings
-            ]
-        )
+        pieces = np.split(array, np.cumsum(self.lengths)[:-1])
+        return Each([np.concatenate([pieces[i] for i in held]) for held in self.holdings])
 
     # The end.
 
     def close(self) -> None:
-        """Let the workers forget all, and release the futures."""
+        """Let the workers forget all."""
         self._leave(self.addresses)
-        for future in self._futures:
-            future.release()
-        self._futures = []
 
     def _leave(self, addresses: list[str]) -> None:
         """Tell the workers to forget the rows, as far as they are still there."""
@@ -429,22 +417,19 @@ def find_client(client: distributed.Client | None) -> distributed.Client:
             "client is asynchronous; fit needs a client made without asynchronous=True"
         )
     if client.status != "running":
-        raise ClusterError(
-            f"the client is {client.status}; make another one with distributed.Client(address)"
-        )
+        raise _unreachable(client, OSError("no connection"))
     return client
 
 
 def wait_for_worker(client: distributed.Client) -> int:
     """The number of workers, when there is one at least."""
-    deadline = time.monotonic() + _patience()
-    while not client.nthreads():
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the scheduler at {_address(client)} has had no worker for "
-                f"{_patience():g} s; start some, e.g. with `dask worker ADDRESS`"
-            )
-        time.sleep(_PAUSE)
+    try:
+        client.wait_for_workers(1, timeout=_patience())
+    except TimeoutError:
+        raise ClusterError(
+            f"the scheduler at {_address(client)} has had no worker for {_patience():g} s; start "
+            "some, e.g. with `dask worker ADDRESS`"
+        ) from None
     return len(client.nthreads())
 
 

@@ -7,7 +7,6 @@ number of the partition. Only facts of fixed size (rows, bytes, sums, labels) co
 from __future__ import annotations
 
 import uuid
-import warnings
 from typing import Any, NamedTuple
 
 import dask.array as da
@@ -19,16 +18,18 @@ from dask.delayed import delayed
 from distributed.client import FutureCancelledError
 from numpy.typing import NDArray
 
-from sorel._lib.inputs import check_numbers
+from sorel._lib.inputs import check_numbers, check_present
+from sorel._lib.warnings import warn
 from sorel.dask.cluster import (
     ClusterError,
     check_versions,
     wait_for_futures,
     wait_for_worker,
 )
-from sorel.dask.shards import Partition
+from sorel.dask.shards import Partition, matrix_bytes
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray
+from sorel.problem.validation import check_matrix
 
 # A worker with more than so many times its share of the bytes hands some over, once.
 _UNEVEN = 1.2
@@ -37,32 +38,38 @@ _UNEVEN = 1.2
 _MAX_LABELS = 10_000
 
 
-class TargetFacts(NamedTuple):
-    """Range of the targets of rows with weight, and the weighted sum."""
-
-    least: float
-    largest: float
-    total: float
-
-
 class PartitionFacts(NamedTuple):
-    """What the driver learns of a partition."""
+    """What the driver learns of a partition.
+
+    Attributes
+    ----------
+    rows, bytes, data_type
+        Its size, and the type of the numbers in X.
+    weight, least_weight, largest_weight : float
+        Sum and range of the sample weights, 1 each where there are none.
+    labels, label_counts, label_weights : array or None
+        The labels of rows with weight, how many rows have each, and their weights together.
+    targets : tuple of float or None
+        The least and the largest target of rows with weight, and the weighted sum.
+    sums : tuple or None
+        Weighted sums of the rows of X and of the targets.
+    """
 
     rows: int
     bytes: int
     data_type: str
-    labels: NDArray[Any] | None
-    label_counts: NDArray[np.int64] | None
-    label_weights: FloatArray | None
     weight: float
     least_weight: float
     largest_weight: float
-    targets: TargetFacts | None
+    labels: NDArray[Any] | None
+    label_counts: NDArray[np.int64] | None
+    label_weights: FloatArray | None
+    targets: tuple[float, float, float] | None
     sums: tuple[FloatArray, float] | None
 
 
-class PartitionedRows(NamedTuple):
-    """X, y and sample weights on the workers.
+class Collections(NamedTuple):
+    """Partitions that the workers hold.
 
     Attributes
     ----------
@@ -81,14 +88,6 @@ class PartitionedRows(NamedTuple):
     n_features: int
     names: list[str] | None
 
-    @property
-    def n_samples(self) -> int:
-        return sum(fact.rows for fact in self.facts)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.n_samples, self.n_features
-
 
 def load(
     client: distributed.Client,
@@ -99,7 +98,7 @@ def load(
     loss: Loss,
     means: bool,
     name: str,
-) -> PartitionedRows:
+) -> Collections:
     """Check what a user gave, and have the workers hold it.
 
     Parameters
@@ -117,33 +116,29 @@ def load(
     """
     workers = wait_for_worker(client)
     check_versions(client)
-    rows, names = _row_blocks(X, workers)
-    d = _width(X)
-    targets = _vector_blocks(y, "y", rows)
-    weights = None
+    rows, chunks, d, names = _row_blocks(X, workers)
+    targets = _vector_blocks(y, "y", len(rows), chunks)
+    weights: list[Any] = [None] * len(rows)
     if sample_weight is not None:
-        weights = _vector_blocks(sample_weight, "sample_weight", rows)
+        weights = _vector_blocks(sample_weight, "sample_weight", len(rows), chunks)
     classes, token = loss.is_classifier, uuid.uuid4().hex
     with distributed.span(name):
         blocks = [
             delayed(make_block, pure=False)(
-                rows.parts[i],
-                targets[i],
-                None if weights is None else weights[i],
-                i,
-                d,
-                names,
-                None if classes else loss,
-                dask_key_name=f"sorel-block-{token}-{i}",
+                *parts, place, d, names, loss, dask_key_name=f"sorel-block-{token}-{place}"
             )
-            for i in range(len(rows.parts))
+            for place, parts in enumerate(zip(rows, targets, weights, strict=True))
         ]
         futures = client.compute(blocks, optimize_graph=True, sync=False)
         facts = client.map(
             describe_block, futures, classes=classes, means=means, pure=False, key="sorel-facts"
         )
     try:
-        found = _gathered(client, facts, X)
+        found = _gathered(client, facts)
+        if not any(fact.rows for fact in found):
+            raise ValueError(f"X has no rows in any of its {len(futures)} partitions")
+        if not any(fact.weight for fact in found):
+            raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
     except BaseException:
         # The traceback may outlive this call, and would keep them on the workers.
         for future in futures:
@@ -152,10 +147,7 @@ def load(
     finally:
         for future in facts:
             future.release()
-    loaded = PartitionedRows(_balanced(client, futures, found), found, d, names)
-    if loaded.n_samples == 0:
-        raise ValueError(f"X has no rows in any of its {len(futures)} partitions")
-    return loaded
+    return Collections(_balanced(client, futures, found), found, d, names)
 
 
 def _balanced(
@@ -163,7 +155,7 @@ def _balanced(
 ) -> list[Any]:
     """The same partitions, some of them moved where one worker holds far more than its share."""
     who = client.who_has(futures)
-    holder = [(who.get(future.key) or who.get(str(future.key)) or [""])[0] for future in futures]
+    holder = [next(iter(who[future.key]), "") for future in futures]
     load = dict.fromkeys(client.nthreads(), 0)
     if not all(address in load for address in holder):
         # Workers come and go: the partitions will be found when they are needed.
@@ -190,51 +182,39 @@ def _same(block: Partition) -> Partition:
     return block
 
 
-def _gathered(client: distributed.Client, facts: list[Any], X: Any) -> list[PartitionFacts]:
+def _gathered(client: distributed.Client, facts: list[Any]) -> list[PartitionFacts]:
     try:
         # Without a worker, gather alone would wait for ever.
         wait_for_futures(client, facts)
         found: list[PartitionFacts] = client.gather(facts)
     except distributed.KilledWorker as error:
         raise ClusterError(
-            f"a worker was killed again and again while it made a partition ({error}): most "
-            f"likely its memory is too small; {_sizes(X, len(facts))}"
+            f"a worker was killed again and again while it made one of {len(facts)} partitions "
+            f"({error}): most likely its memory is too small; use smaller partitions"
         ) from error
     except (FutureCancelledError, OSError) as error:
         raise ClusterError(f"the cluster went away while it loaded the data: {error}") from error
     return found
 
 
-def _sizes(X: Any, count: int) -> str:
-    size = getattr(X, "nbytes", None)
-    if size is None or not np.isfinite(size):
-        return f"X has {count} partitions"
-    return f"X has {count} partitions of about {size / count / 2**20:.4g} MiB each"
-
-
-class _Parts(NamedTuple):
-    parts: list[Any]
-    chunks: tuple[float, ...] | None
-
-
 def is_frame(X: Any) -> bool:
     """Whether this is a dask DataFrame or Series."""
-    return (
-        is_dask_collection(X)
-        and hasattr(X, "npartitions")
-        and hasattr(X, "_meta")
-        and (not isinstance(X, da.Array))
-    )
+    return is_dask_collection(X) and hasattr(X, "divisions")
 
 
-def _row_blocks(X: Any, workers: int) -> tuple[_Parts, list[str] | None]:
-    """One delayed object for each partition of X, and the names of the columns."""
+def _row_blocks(
+    X: Any, workers: int
+) -> tuple[list[Any], tuple[float, ...] | None, int, list[str] | None]:
+    """One delayed object for each partition of X, their lengths, and columns with their names.
+
+    Lengths that Dask does not know are NaN, and those of a DataFrame None.
+    """
     if is_frame(X):
-        columns = list(getattr(X, "columns", []))
-        if getattr(X, "ndim", 2) != 2:
+        if X.ndim != 2:
             raise ValueError("X must be two-dimensional, got a dask Series; use X.to_frame()")
-        names = [str(c) for c in columns] if all(isinstance(c, str) for c in columns) else None
-        return _Parts(list(X.to_delayed()), None), names
+        columns = list(X.columns)
+        named = all(isinstance(column, str) for column in columns)
+        return list(X.to_delayed()), None, len(columns), columns if named else None
     if not isinstance(X, da.Array):
         if is_dask_collection(X):
             raise TypeError(
@@ -245,53 +225,27 @@ def _row_blocks(X: Any, workers: int) -> tuple[_Parts, list[str] | None]:
             import dask.dataframe as dd
 
             return _row_blocks(dd.from_pandas(X, npartitions=workers), workers)
-        values = X if scipy.sparse.issparse(X) else np.asarray(X)
-        if values.ndim != 2:
-            raise ValueError(f"X must be two-dimensional, got shape {values.shape}")
+        values = X if scipy.sparse.issparse(X) else np.atleast_1d(X)
         height = max(1, -(-values.shape[0] // workers))
-        X = da.from_array(values, chunks=(height, -1), asarray=False)
+        X = da.from_array(values, chunks=(height, *values.shape[1:]), asarray=False)
     if X.ndim != 2:
         hint = "; reshape one feature with X.reshape(-1, 1)" if X.ndim == 1 else ""
         raise ValueError(f"X must be two-dimensional, got shape {X.shape}{hint}")
-    if X.dtype.kind not in "fiub":
-        raise ValueError(f"X must be numeric, got dtype {X.dtype}; encode text columns first")
     if X.numblocks[1] > 1:
-        warnings.warn(
+        warn(
             f"X has {X.numblocks[1]} chunks along its columns, which are joined so that every "
-            "partition has whole rows; use X.rechunk({1: -1}) to do so beforehand",
-            UserWarning,
-            stacklevel=5,
+            "partition has whole rows; use X.rechunk({1: -1}) to do so beforehand"
         )
         X = X.rechunk({1: -1})
-    return _Parts(X.to_delayed().ravel().tolist(), X.chunks[0]), None
+    return X.to_delayed().ravel().tolist(), X.chunks[0], X.shape[1], None
 
 
-def _width(X: Any) -> int:
-    d = len(X.columns) if hasattr(X, "columns") else int(X.shape[1])
-    if d < 1:
-        raise ValueError("X has no columns; at least one is needed")
-    return d
-
-
-def _vector_blocks(y: Any, name: str, rows: _Parts) -> list[Any]:
-    """One delayed object for each partition of X, of y or of the weights."""
-    count = len(rows.parts)
-    known = rows.chunks is not None and not np.isnan(rows.chunks).any()
-    if is_frame(y):
-        if getattr(y, "ndim", 1) == 2:
-            if len(y.columns) != 1:
-                raise ValueError(f"{name} should be one column, got the columns {list(y.columns)}")
-            y = y[y.columns[0]]
-        parts = list(y.to_delayed())
-        if len(parts) != count:
-            raise ValueError(
-                f"{name} has {len(parts)} partitions and X has {count}; they must have the same "
-                "rows in each: use repartition, or take both from one DataFrame"
-            )
-        return parts
-    if is_dask_collection(y) and not isinstance(y, da.Array):
+def _vector_blocks(y: Any, name: str, count: int, chunks: tuple[float, ...] | None) -> list[Any]:
+    """One delayed object of y, or of the weights, for each partition of X."""
+    frame, known = is_frame(y), chunks is not None and not np.isnan(chunks).any()
+    if is_dask_collection(y) and not (frame or isinstance(y, da.Array)):
         raise TypeError(f"{name} must be a dask array or Series, got {type(y).__name__}")
-    if not isinstance(y, da.Array):
+    if not is_dask_collection(y):
         if not known:
             raise ValueError(
                 f"{name} is an array in memory, and the lengths of the partitions of X are not "
@@ -300,199 +254,116 @@ def _vector_blocks(y: Any, name: str, rows: _Parts) -> list[Any]:
             )
         y = da.from_array(np.asarray(y), chunks="auto")
     if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
+        y = y[y.columns[0]] if frame else y[:, 0]
     if y.ndim != 1:
         raise ValueError(
-            f"{name} should be a 1d array, got an array of shape {y.shape} instead: one target is "
-            "fitted"
+            f"{name} should be a 1d array, got {y.shape[1]} columns instead: one target is fitted"
         )
-    if known and not np.isnan(y.shape[0]):
-        if y.shape[0] != sum(rows.chunks or ()):
+    if known and not frame and not np.isnan(y.shape[0]):
+        if y.shape[0] != sum(chunks or ()):
             raise ValueError(
-                f"X has {int(sum(rows.chunks or ()))} rows but {name} has {y.shape[0]} values; "
-                "they must agree"
+                f"X has {int(sum(chunks or ()))} rows but {name} has {y.shape[0]} values; they "
+                "must agree"
             )
-        if y.chunks[0] != rows.chunks:
-            y = y.rechunk((rows.chunks,))
-    if y.numblocks[0] != count:
+        if y.chunks[0] != chunks:
+            y = y.rechunk((chunks,))
+    parts = list(y.to_delayed())
+    if len(parts) != count:
         raise ValueError(
-            f"{name} has {y.numblocks[0]} chunks and X has {count} partitions, of lengths that are "
-            "not known; give both the same partitions, or call compute_chunk_sizes()"
+            f"{name} has {len(parts)} partitions and X has {count}, of lengths that are not known; "
+            "give both the same partitions, or call compute_chunk_sizes()"
         )
-    return y.to_delayed().ravel().tolist()
+    return parts
 
 
 # What runs in the tasks that make partitions.
 
 
 def make_block(
-    x: Any, y: Any, weight: Any, place: int, d: int, names: list[str] | None, loss: Loss | None
+    x: Any, y: Any, weight: Any, place: int, d: int, names: list[str] | None, loss: Loss
 ) -> Partition:
     """One checked partition; errors name it."""
-    X = _checked_rows(x, place, d, names)
-    targets = _checked_targets(y, place, loss)
-    if len(targets) != X.shape[0]:
-        raise ValueError(
-            f"partition {place}: X has {X.shape[0]} rows but y has {len(targets)} values; both "
-            "need the same partitions"
-        )
-    weights = None
-    if weight is not None:
-        check_numbers(weight, f"sample_weight of partition {place}")
-        weights = np.ascontiguousarray(np.asarray(weight, dtype=np.float64).ravel())
-        if len(weights) != X.shape[0]:
-            raise ValueError(
-                f"partition {place}: X has {X.shape[0]} rows but sample_weight has "
-                f"{len(weights)} values"
-            )
-        bad = np.flatnonzero(~(weights >= 0.0) | ~np.isfinite(weights))
-        if len(bad):
-            raise ValueError(
-                f"partition {place}: sample_weight[{bad[0]}] = {weights[bad[0]]}; weights must be "
-                "finite and not negative"
-            )
+    try:
+        X, targets = _checked_rows(x, d, names), _checked_targets(y, loss)
+        weights = None if weight is None else _checked_weights(weight)
+        for name, values in (("y", targets), ("sample_weight", weights)):
+            if values is not None and len(values) != X.shape[0]:
+                raise ValueError(
+                    f"X has {X.shape[0]} rows but {name} has {len(values)} values; both need the "
+                    "same partitions"
+                )
+    except ValueError as error:
+        raise ValueError(f"partition {place}: {error}") from None
     return Partition(X, targets, weights)
 
 
-def _checked_rows(x: Any, place: int, d: int, names: list[str] | None) -> Any:
+def _checked_rows(x: Any, d: int, names: list[str] | None) -> Any:
+    check_numbers(x, "X")
     if hasattr(x, "columns"):
-        found = [str(column) for column in x.columns]
+        found = list(x.columns)
         if names is not None and found != names:
             raise ValueError(
-                f"partition {place} of X has the columns {found}, the others have {names}; all "
-                "partitions need the same"
+                f"X has the columns {found}, other partitions have {names}; all need the same"
             )
-        for column, kind in zip(found, x.dtypes, strict=True):
-            if getattr(kind, "kind", "O") not in "fiub":
-                raise ValueError(
-                    f"partition {place} of X: column {column!r} holds {kind}, not numbers; encode "
-                    "it first, or leave it out"
-                )
-        x = x.to_numpy(dtype=_common_type(x.dtypes), na_value=np.nan)
+        single = all(kind == np.float32 for kind in x.dtypes)
+        x = x.to_numpy(dtype=np.float32 if single else np.float64, na_value=np.nan)
     if x.ndim != 2 or x.shape[1] != d:
         raise ValueError(
-            f"partition {place} of X has shape {x.shape}, the others have {d} columns; all "
-            "partitions need the same"
+            f"X has shape {x.shape}, other partitions have {d} columns; all need the same"
         )
-    sparse = scipy.sparse.issparse(x)
-    if not sparse and hasattr(x, "tocsr"):
-        x, sparse = x.tocsr(), True
-    if not sparse:
-        x = np.asarray(x)
-    if x.dtype.kind not in "fiub":
-        raise ValueError(
-            f"partition {place} of X holds {x.dtype}, not numbers; encode text columns first"
-        )
-    if x.dtype not in (np.float64, np.float32):
-        x = x.astype(np.float64)
-    if sparse:
-        x = scipy.sparse.csr_array(x)
-        x.sum_duplicates()
-        values = x.data
-    else:
-        x = np.ascontiguousarray(x)
-        values = x
-    with np.errstate(all="ignore"):
-        finite = bool(np.isfinite(np.sum(values, dtype=np.float64)))
-    if not finite and not np.all(np.isfinite(values)):
-        raise ValueError(_not_finite(x, place, names))
-    return x
+    return check_matrix(x) if x.shape[0] else np.empty((0, d))
 
 
-def _common_type(kinds: Any) -> Any:
-    return np.float32 if all(kind == np.float32 for kind in kinds) else np.float64
-
-
-def _not_finite(x: Any, place: int, names: list[str] | None) -> str:
-    if scipy.sparse.issparse(x):
-        coo = x.tocoo()
-        first = int(np.flatnonzero(~np.isfinite(coo.data))[0])
-        row, column, value = int(coo.row[first]), int(coo.col[first]), coo.data[first]
-    else:
-        row, column = (int(i) for i in np.argwhere(~np.isfinite(x))[0])
-        value = x[row, column]
-    called = repr(names[column]) if names is not None else str(column)
-    return (
-        f"partition {place} of X has a value that is not finite: {value} in column {called}, row "
-        f"{row} of the partition; drop or impute such rows"
-    )
-
-
-def _checked_targets(y: Any, place: int, loss: Loss | None) -> NDArray[Any]:
-    values = np.asarray(y)
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    if values.ndim != 1:
-        raise ValueError(f"partition {place} of y has shape {values.shape}; one target is fitted")
-    if loss is None:
-        missing = values != values if values.dtype.kind == "f" else _missing(values)
-        if np.any(missing):
-            raise ValueError(
-                f"partition {place} of y: label {int(np.argmax(missing))} is missing; drop the row"
-            )
-        return values
-    if values.dtype.kind not in "fiub":
-        first = values[0] if len(values) else ""
-        raise ValueError(
-            f"partition {place} of y holds {values.dtype} such as {first!r}, not numbers; for "
-            "labels, use DaskSpectralRiskClassifier"
-        )
+def _checked_targets(y: Any, loss: Loss) -> NDArray[Any]:
+    if loss.is_classifier:
+        check_present(y, "y")
+        return np.asarray(y)
     try:
-        # What a loss asks of all targets together (not all counts may be 0) is asked later.
-        targets, _ = loss.encode(np.append(values.astype(np.float64), 1.0))
+        check_numbers(y, "y")
     except ValueError as error:
-        raise ValueError(f"partition {place} of y: {error}") from None
+        raise ValueError(f"{error}; for labels, use DaskSpectralRiskClassifier") from None
+    # What a loss asks of all targets together (not all counts may be 0) is asked later.
+    targets, _ = loss.encode(np.append(np.asarray(y, dtype=np.float64), 1.0))
     return np.ascontiguousarray(targets[:-1])
 
 
-def _missing(values: NDArray[Any]) -> NDArray[np.bool_]:
-    if values.dtype.kind != "O":
-        return np.zeros(len(values), bool)
-    return np.array([value is None or value != value for value in values], bool)
-
-
-def _describe_targets(y: NDArray[Any], weight: FloatArray | None) -> TargetFacts | None:
-    used = y if weight is None else y[weight > 0.0]
-    if len(used) == 0:
-        return None
-    total = y.sum() if weight is None else weight @ y
-    return TargetFacts(float(used.min()), float(used.max()), float(total))
+def _checked_weights(weight: Any) -> FloatArray:
+    check_numbers(weight, "sample_weight")
+    weights = np.ascontiguousarray(weight, dtype=np.float64)
+    bad = np.flatnonzero(~((weights >= 0.0) & (weights < np.inf)))
+    if len(bad):
+        raise ValueError(
+            f"sample_weight[{bad[0]}] = {weights[bad[0]]}; weights must be finite and not negative"
+        )
+    return weights
 
 
 def describe_block(block: Partition, classes: bool, means: bool) -> PartitionFacts:
     """What the driver wants to know of a partition."""
     X, y, weight = block
-    labels = counts = weights = None
+    omega = np.ones(len(y)) if weight is None else weight
+    labels = counts = weights = targets = sums = None
     if classes:
         labels, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-        weights = np.bincount(codes, weight, len(labels)).astype(np.float64)
+        weights = np.bincount(codes, omega, len(labels)).astype(np.float64)
+        carried = weights > 0.0
+        labels, counts, weights = labels[carried], counts[carried], weights[carried]
         if len(labels) > _MAX_LABELS:
             raise ValueError(
                 f"y has more than {_MAX_LABELS} different labels; for numbers, use "
                 "DaskSpectralRiskRegressor"
             )
-        carried = weights > 0.0
-        labels, counts, weights = labels[carried], counts[carried], weights[carried]
-    sums = None
+    elif (omega > 0.0).any():
+        used = y[omega > 0.0]
+        targets = float(used.min()), float(used.max()), float(omega @ y)
     if means:
         if scipy.sparse.issparse(X):
             raise ValueError(
                 "fit_intercept='mean' centres X, which must be dense; use fit_intercept=True"
             )
-        scale = np.ones(len(y)) if weight is None else weight
-        sums = scale @ X.astype(np.float64), float(scale @ y)
-    n = len(y)
-    size = X.data.nbytes if scipy.sparse.issparse(X) else X.nbytes
+        sums = omega @ X.astype(np.float64), float(omega @ y)
+    least, largest = float(omega.min(initial=np.inf)), float(omega.max(initial=-np.inf))
     return PartitionFacts(
-        n,
-        int(size),
-        str(X.dtype),
-        labels,
-        counts,
-        weights,
-        float(n if weight is None else weight.sum()),
-        1.0 if weight is None else float(weight.min(initial=np.inf)),
-        1.0 if weight is None else float(weight.max(initial=-np.inf)),
-        None if classes else _describe_targets(y, weight),
-        sums,
-    )
+        len(y), matrix_bytes(X), str(X.dtype), float(omega.sum()), least, largest, labels, counts,
+        weights, targets, sums,
+    )  # fmt: skip

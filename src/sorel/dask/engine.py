@@ -35,9 +35,9 @@ from sorel.engines.base import (
     Point,
     RoundingFacts,
     Sizes,
-    Spec,
 )
 from sorel.engines.intercepts import InterceptStatistics
+from sorel.engines.stochastic import SINGLE
 from sorel.projection.thresholds import MAX_TRIALS, Thresholder
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -54,7 +54,6 @@ _BIN_SHARE = 0.05
 # Blocks of a projection that have a mean of their own in a Hessian.
 _BLOCKS = 128
 
-_Value = TypeVar("_Value")
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
@@ -105,15 +104,16 @@ class DaskDual(Dual, _Handle):
 
 
 def _recovering(method: _Method) -> _Method:
-    """Start an operation again when workers were lost in the middle of it."""
+    """Start an operation of an engine, or of its curvature, again when workers were lost in it."""
 
     @functools.wraps(method)
-    def again(self: DaskEngine, *args: Any, **more: Any) -> Any:
+    def again(self: Any, *args: Any, **more: Any) -> Any:
+        engine: DaskEngine = getattr(self, "_engine", self)
         lost: WorkersLostError | None = None
         while True:
             try:
                 if lost is not None:
-                    self._recover(lost)
+                    engine._recover(lost)
                 return method(self, *args, **more)
             except WorkersLostError as error:
                 lost = error
@@ -127,15 +127,11 @@ class DaskEngine(Engine):
     Parameters
     ----------
     partitions : Partitions
-        Where the rows are.
-    spec : Spec
-        Loss, risk, classes and intercept; targets and sample weights are with the rows.
+        Where the rows are, with the loss, risk, classes and intercept of the problem.
     n_features : int
         Columns of X.
     data_type : dtype
         Type of the numbers in X.
-    weighted : bool
-        Whether samples have weights of their own.
     bins : int, optional
         Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
     precision : float, default=1e-6
@@ -155,22 +151,20 @@ class DaskEngine(Engine):
     def __init__(
         self,
         partitions: Partitions,
-        spec: Spec,
         n_features: int,
         data_type: Any = np.float64,
-        weighted: bool = False,
         bins: int | None = None,
         precision: float = 1e-6,
     ) -> None:
-        super().__init__(int(partitions.lengths.sum()), n_features, spec)
+        layout = partitions.layout
+        super().__init__(layout.n_samples, n_features, layout.spec)
         self.partitions = partitions
         self._data_type = np.dtype(data_type)
-        self._weighted = weighted
         self._precision = precision
         self.bins = _check_bins(dask.config.get("sorel.bins", BINS) if bins is None else bins)
-        omega = np.ones(1) if weighted else None
+        omega = None if layout.total_weight is None else np.ones(1)
         # The two slopes of the risk, where there are no more; anything else goes by bins.
-        self._levels: Any = spec.risk.levels(self.n_samples, omega)
+        self._levels: Any = layout.spec.risk.levels(self.n_samples, omega)
         self._facts: dict[str, Any] = {}
         self._begin()
 
@@ -193,8 +187,17 @@ class DaskEngine(Engine):
     def data_type(self) -> np.dtype[Any]:
         return self._data_type
 
-    def exchanged(self) -> str:
-        """What travels in place of the losses, in words."""
+    def account(self) -> str:
+        """What the cluster does for a fit, in words."""
+        partitions, count = self.partitions, len(self.partitions.addresses)
+        text = f"{self.n_samples} rows on {count} worker{'s' if count != 1 else ''}, "
+        text += self._exchanged()
+        if partitions.lost_workers:
+            text += f"; {partitions.lost_workers} lost and their shards rebuilt"
+        return text
+
+    def _exchanged(self) -> str:
+        """What travels in place of the losses."""
         if self._levels is not None:
             return "thresholds exchanged"
         largest = max(int(self.partitions.lengths[held].sum()) for held in self.partitions.holdings)
@@ -203,14 +206,12 @@ class DaskEngine(Engine):
         return f"losses exchanged in {self.bins} bins each"
 
     def obstacle(self, operation: str) -> str | None:
-        if super().obstacle(operation) is None:
-            return None
-        if operation in ("epoch", "minibatch_epoch", "prospect_epoch", "saddle_epoch", "table"):
+        if operation in SINGLE:
             return (
                 "takes one step after another on single samples, of which each would cost a "
                 "message to a worker here (a DaskEngine)"
             )
-        return f"needs the operation {operation!r}, which a DaskEngine does not offer"
+        return super().obstacle(operation)
 
     # Messages.
 
@@ -288,12 +289,11 @@ class DaskEngine(Engine):
         return self.partitions.gathered(self._ask("rows", "losses", point))
 
     @_recovering
-    def scores(self, w: FloatArray, rows: int) -> tuple[FloatArray, Any]:
-        """Margins and targets of about so many rows of all, for a look at predictions."""
+    def scores(self, w: FloatArray, rows: int) -> list[Any]:
+        """Margins, targets and weights of about so many rows of all, for a look at predictions."""
         share = -(-rows // len(self.partitions.addresses))
         answers = self._ask("scores", self.point(w), share)
-        margins, targets = zip(*answers, strict=True)
-        return np.concatenate(margins), np.concatenate(targets)
+        return [np.concatenate(parts) for parts in zip(*answers, strict=True)]
 
     # Risks.
 
@@ -346,8 +346,13 @@ class DaskEngine(Engine):
     def risk(self, point: Any) -> float:
         if self._levels is None:
             return self._loss_bins(point)[1].upper
+        return self._two_level_risk(point)
+
+    def _two_level_risk(self, point: Any, dual: Any = None) -> float:
+        """The risk of two levels less lam . l; without a weighting, the risk."""
         threshold = self._quantile(point)
-        return threshold + float(self._sum("beyond", point, threshold, *self._levels))
+        lacking, mass = self._sum("short_of", point, dual, threshold, *self._levels)
+        return float(lacking + threshold * (1.0 - mass))
 
     @_recovering
     def shortfall(self, point: Any, dual: Any) -> float:
@@ -355,9 +360,7 @@ class DaskEngine(Engine):
         if self._levels is None:
             items, bound, held = self._loss_bins(point, dual)
             return bins.shortfall(items, bound, *held)
-        threshold = self._quantile(point)
-        lacking, mass = self._sum("short_of", point, dual, threshold, *self._levels)
-        return max(float(lacking + threshold * (1.0 - mass)), 0.0)
+        return max(self._two_level_risk(point, dual), 0.0)
 
     # Weightings.
 
@@ -516,27 +519,19 @@ class DaskEngine(Engine):
 
     @_recovering
     def fingerprint(self) -> dict[str, str]:
-        parts: list[Any] = [None] * len(self.partitions.lengths)
-        answers = self._ask("fingerprints")
-        for held, found in zip(self.partitions.holdings, answers, strict=True):
-            for place, texts in zip(held, found, strict=True):
-                parts[place] = texts
-        columns = zip(*(texts for texts in parts if texts is not None), strict=True)
+        places = itertools.chain(*self.partitions.holdings)
+        texts = itertools.chain(*self._ask("fingerprints"))
+        in_order = [text for _, text in sorted(zip(places, texts, strict=True))]
         names = ("data", "targets", "sample weights")
         return {
             name: hashlib.blake2b(" ".join(column).encode(), digest_size=16).hexdigest()
-            for name, column in zip(names, columns, strict=True)
+            for name, column in zip(names, zip(*in_order, strict=True), strict=True)
         }
 
     # Derivatives.
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
         return DaskCurvature(self, point, dual, eta if dual.n_blocks else 0.0, damping)
-
-    @_recovering
-    def _recovered(self, operation: Callable[[], _Value]) -> _Value:
-        """What an operation of a handle returns, started again when workers are lost."""
-        return operation()
 
     @_recovering
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
@@ -580,26 +575,24 @@ class DaskCurvature(Curvature):
             self._means, self._share = self._low_rank(sums, totals), rows / self._engine.n_samples
 
     @property
+    @_recovering
     def share(self) -> float:
-        self._engine._recovered(self._look)
+        self._look()
         return float(self._share)
 
+    @_recovering
     def diagonal(self) -> FloatArray:
-        self._engine._recovered(self._look)
+        self._look()
         return np.array(self._diagonal)
 
+    @_recovering
     def product(self, v: FloatArray) -> FloatArray:
-        return self._engine._recovered(lambda: self._product(v))
-
-    def _product(self, v: FloatArray) -> FloatArray:
         self._look()
         out = self._engine._sum("product", self._handle, v)
         return np.asarray(out - (self._means.T @ (self._means @ v.ravel())).reshape(v.shape))
 
+    @_recovering
     def matrix(self, n_rows: int | None = None) -> FloatArray:
-        return self._engine._recovered(lambda: self._matrix(n_rows))
-
-    def _matrix(self, n_rows: int | None) -> FloatArray:
         self._prepare()
         share = None if n_rows is None else n_rows / self._engine.n_samples
         matrix, sums, totals = self._engine._sum("hessian", self._handle, share, self._n_blocks)

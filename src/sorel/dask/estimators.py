@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import dask.array as da
 import distributed
 import numpy as np
+from dask.base import is_dask_collection
 from sklearn.base import clone
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_is_fitted
 
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
-from sorel._lib.warnings import warn
-from sorel.dask.cluster import ClusterError, dropping_stopped_workers, find_client
-from sorel.dask.collections import is_frame, load
+from sorel.dask.cluster import ClusterError
+from sorel.dask.collections import is_frame
 from sorel.dask.engine import DaskEngine
-from sorel.dask.problems import Loaded
+from sorel.dask.problems import Loaded, loaded_rows
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.estimators.base import SpectralFit, Task, WeightedRows, told
 from sorel.estimators.classifier import _classification_loss
-from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
+from sorel.estimators.constant_model import Level
 from sorel.estimators.default_risks import CLASSIFIER_RISK, RISK
 from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.files.checkpoints import Checkpoint
-from sorel.problem.losses import Loss, Poisson, parse_loss
+from sorel.problem.losses import Loss, parse_loss
 from sorel.problem.penalties import Penalty
 from sorel.problem.problem import Problem
-from sorel.problem.risks import Mean, Risk, parse_risk
+from sorel.problem.risks import Risk, parse_risk
 from sorel.solvers import Solver
 
 # Rows whose predictions are looked at to see whether they vary.
@@ -50,50 +52,28 @@ class _OnCluster(SpectralFit):
         copies = {name: clone(value, safe=False) for name, value in params.items()}
         return type(self)(**copies, client=client)
 
-    def _load(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> Loaded:
-        client = find_client(self.client)
-        means = isinstance(self.fit_intercept, str)
-        name = f"sorel-{type(self).__name__}"
-        with dropping_stopped_workers(client):
-            rows = load(client, X, y, sample_weight, loss=loss, means=means, name=name)
-        self.n_features_in_ = rows.n_features
-        if rows.names is not None:
-            self.feature_names_in_ = np.array(rows.names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-        return Loaded(client, rows)
+    @contextmanager
+    def _loaded(self, X: Any, y: Any, sample_weight: Any, loss: Loss) -> Iterator[Loaded]:
+        """The rows on the workers, and the parameters reached in the error that ends a fit."""
+        options = {"loss": loss, "means": isinstance(self.fit_intercept, str)}
+        options["name"] = f"sorel-{type(self).__name__}"
+        with loaded_rows(self.client, X, y, sample_weight, **options) as loaded:
+            self._note_features(loaded.n_features, loaded.names)
+            try:
+                yield loaded
+            except ClusterError as error:
+                partitions = loaded.partitions
+                if partitions is not None and partitions.reached is not None:
+                    error.w = partitions.reached.copy()
+                    # Only one intercept has an offset.
+                    error.w[-1] += partitions.layout.spec.offset
+                    for name, value in self._parameters_of(error.w, loaded.n_features).items():
+                        setattr(error, name, value)
+                raise
 
     def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
         data = WeightedRows(loaded, np.empty(0), None, loaded.total, None)
-        try:
-            with dropping_stopped_workers(loaded.client):
-                self._fit(Task(data, loss, given))
-            self.status_ += self._account(loaded)
-        except ClusterError as error:
-            reached = None if loaded.partitions is None else loaded.partitions.reached
-            if reached is not None:
-                assert loaded.engine is not None
-                offset = loaded.engine.spec.offset
-                if offset:
-                    reached = np.append(reached[:-1], reached[-1] + offset)
-                error.w = reached
-                for name, value in self._parameters_of(reached, loaded.shape[1]).items():
-                    setattr(error, name, value)
-            raise
-        finally:
-            loaded.close()
-
-    def _account(self, loaded: Loaded) -> str:
-        """What the cluster did, in words."""
-        engine, partitions = loaded.engine, loaded.partitions
-        assert engine is not None
-        assert partitions is not None
-        count = len(partitions.addresses)
-        text = f"; {engine.n_samples} rows on {count} worker{'s' if count != 1 else ''}, "
-        text += engine.exchanged()
-        if partitions.lost_workers:
-            text += f"; {partitions.lost_workers} lost and their shards rebuilt"
-        return text
+        self._fit(Task(data, loss, given))
 
     def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
         engine = data.X.settle(
@@ -106,28 +86,15 @@ class _OnCluster(SpectralFit):
         return Problem.from_engine(engine, penalty)
 
     def _note_constant(self, data: WeightedRows, problem: Problem) -> None:
-        self.constant_ = False
-        if not self.converged_:
-            return
-        engine = problem.engine
+        engine, found = problem.engine, self._previous(problem, None)
         assert isinstance(engine, DaskEngine)
-        w = np.zeros(engine.shape)
-        w[: problem.n_features] = self.coef_.T.reshape(w[: problem.n_features].shape)
-        scores, targets = engine.for_run().scores(w, _LOOK)
-        if scores.ndim == 1 and self.coef_.ndim == 2:
-            scores = scores[:, None]
-        self.constant_ = not self._varies(scores, targets)
-        if not self._warns_of_model:
-            return
-        if self.constant_:
-            self.status_ += "; the model is constant: its predictions hardly depend on X"
-            warn(advice(problem.risk, Level(None, None)), ConstantModelWarning)
-            return
-        self._warn_of_small_tail(problem)
-        if not (isinstance(problem.risk, Mean) or data.X.weighted or self._means is not None):
-            # Targets on the workers are without the offset that the intercept has.
-            scores = scores + (self.intercept_ - engine.spec.offset)
-            self._warn_of_shift(problem.risk, scores, targets, None)
+        assert found is not None
+        self.constant_ = False
+        if self.converged_:
+            scores, y, weight = engine.for_run().scores(problem.from_user(found.w), _LOOK)
+            scores = scores if self.coef_.ndim == 1 else scores.reshape(-1, len(self.coef_))
+            self._judge(problem, scores, y, weight, lambda: Level(None, None))
+        self.status_ += f"; {engine.account()}"
 
     def to_local(self) -> Any:
         """The ordinary estimator with the same parameters, fitted attributes included.
@@ -144,36 +111,31 @@ class _OnCluster(SpectralFit):
             setattr(local, name, value)
         return local
 
-    def _lazily(self, method: str, X: Any, columns: list[Any] | None, kind: Any) -> Any:
+    def _lazily(self, method: str, X: Any) -> Any:
         """The local estimator's method on every partition, as a collection of the same kind."""
         check_is_fitted(self, "coef_")
         local = self.to_local()
+        if not is_dask_collection(X):
+            return getattr(local, method)(X)
         # Of the length of the training data, and of no use here.
         local.risk_weights_ = np.empty(0)
-        predict = partial(_predict_part, local, method, columns)
+        getattr(local, method)  # says why it is missing, where it is
+        predict = partial(_predict_part, local, method)
         if is_frame(X):
-            import pandas as pd
-
-            meta: Any = pd.Series([], dtype=kind)
-            if columns is not None:
-                meta = pd.DataFrame(dict.fromkeys(columns, meta))
-            return X.map_partitions(predict, meta=meta)
-        if not isinstance(X, da.Array):
-            return getattr(local, method)(X)
+            return X.map_partitions(predict)
         if X.ndim != 2 or X.shape[1] != self.n_features_in_:
             raise ValueError(
                 f"X has shape {X.shape}, but {type(self).__name__} is expecting "
                 f"{self.n_features_in_} features as input"
             )
-        if X.numblocks[1] > 1:
-            X = X.rechunk({1: -1})
-        if columns is None:
-            return X.map_blocks(predict, dtype=kind, drop_axis=1, meta=np.empty(0, kind))
-        shape = {"chunks": (X.chunks[0], (len(columns),)), "meta": np.empty((0, 0), kind)}
-        return X.map_blocks(predict, dtype=kind, **shape)
+        X = X.rechunk({1: -1})
+        meta = predict(np.empty((0, self.n_features_in_)))
+        if meta.ndim == 1:
+            return X.map_blocks(predict, drop_axis=1, meta=meta)
+        return X.map_blocks(predict, chunks=(X.chunks[0], meta.shape[1:]), meta=meta)
 
 
-def _predict_part(model: Any, method: str, columns: list[Any] | None, part: Any) -> Any:
+def _predict_part(model: Any, method: str, part: Any) -> Any:
     """A method of a fitted estimator on one partition; a frame stays one, with its index."""
     rows = part
     if part.shape[0] == 0:
@@ -186,9 +148,9 @@ def _predict_part(model: Any, method: str, columns: list[Any] | None, part: Any)
         return values
     import pandas as pd
 
-    if columns is None:
+    if values.ndim == 1:
         return pd.Series(values, index=part.index)
-    return pd.DataFrame(values, index=part.index, columns=columns)
+    return pd.DataFrame(values, index=part.index, columns=model.classes_.tolist())
 
 
 class DaskSpectralRiskRegressor(_OnCluster, SpectralRiskRegressor):
@@ -287,24 +249,18 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
         """
         _refuse_offset(offset)
         loss = regression_loss(self.loss)
-        self._check_intercept(loss)
-        loaded = self._load(X, y, sample_weight, loss)
-        if isinstance(loss, Poisson) and loaded.target_range[1] == 0.0:
-            loaded.close()
-            loss.encode(np.zeros(1))
         if isinstance(self.fit_intercept, str):
-            sums = [fact.sums for fact in loaded.rows.facts if fact.sums is not None]
-            mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
-            loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
+            self._check_means(loss)
         try:
-            self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+            with self._loaded(X, y, sample_weight, loss) as loaded:
+                # What a loss asks of all targets together: not all counts may be 0.
+                loss.encode(np.array(loaded.target_range[:2]))
+                if isinstance(self.fit_intercept, str):
+                    loaded.means = self._means = loaded.weighted_means()
+                self._fit_loaded(loaded, loss, told(X, y, sample_weight))
         finally:
             self._means = None
         return self
-
-    def _check_intercept(self, loss: Loss) -> None:
-        if isinstance(self.fit_intercept, str):
-            self._check_means(loss)
 
     def predict(self, X: Any, offset: Any = None) -> Any:
         """Predict, lazily.
@@ -322,7 +278,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
             Predictions, computed when asked for; an array in memory for such an X.
         """
         _refuse_offset(offset)
-        return self._lazily("predict", X, None, np.float64)
+        return self._lazily("predict", X)
 
 
 def _refuse_offset(offset: Any) -> None:
@@ -415,35 +371,23 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         ClusterError
             If the cluster cannot go on; the error has the parameters reached.
         """
-        loaded = self._load(X, y, sample_weight, _classification_loss(self.loss))
-        try:
-            facts = [fact for fact in loaded.rows.facts if fact.rows]
-            labels = np.concatenate([np.asarray(fact.labels) for fact in facts])
-            _, loss = self._encode(labels)
+        with self._loaded(X, y, sample_weight, _classification_loss(self.loss)) as loaded:
+            _, loss = self._encode(loaded.labels())
             if self.class_weight is not None:
                 self._weigh_classes(loaded)
-        except BaseException:
-            loaded.close()
-            raise
-        self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+            self._fit_loaded(loaded, loss, told(X, y, sample_weight))
         return self
 
     def _weigh_classes(self, loaded: Loaded) -> None:
-        counts, weights = np.zeros((2, len(self.classes_)))
-        for fact in loaded.rows.facts:
-            if fact.rows:
-                codes = np.searchsorted(self.classes_, np.asarray(fact.labels))
-                counts[codes] += np.asarray(fact.label_counts)
-                weights[codes] += np.asarray(fact.label_weights)
+        codes = np.searchsorted(self.classes_, loaded.labels())
+        facts = [fact for fact in loaded.facts if fact.rows]
+        counts = np.bincount(codes, np.concatenate([fact.label_counts for fact in facts]))
+        weights = np.bincount(codes, np.concatenate([fact.label_weights for fact in facts]))
         if self.class_weight == "balanced":
             factors = counts.sum() / (len(counts) * counts)
-        elif isinstance(self.class_weight, dict):
-            given = self.class_weight
-            factors = np.array([float(given.get(label, 1.0)) for label in self.classes_.tolist()])
         else:
-            raise ValueError(
-                f"class_weight must be a dict, 'balanced' or None, got {self.class_weight!r}"
-            )
+            given = {"classes": self.classes_, "y": self.classes_}
+            factors = compute_class_weight(self.class_weight, **given)
         loaded.class_weight, loaded.weighted = factors, True
         loaded.total = float(factors @ weights)
 
@@ -460,9 +404,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask collection of shape (n,) or (n, n_classes)
             With two classes, positive values speak for ``classes_[1]``.
         """
-        check_is_fitted(self, "coef_")
-        columns = self.classes_.tolist() if len(self.classes_) > 2 else None
-        return self._lazily("decision_function", X, columns, np.float64)
+        return self._lazily("decision_function", X)
 
     def predict(self, X: Any) -> Any:
         """Predict the label, lazily.
@@ -477,8 +419,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask array or Series of length n
             The label with the largest margin, computed when asked for.
         """
-        check_is_fitted(self, "coef_")
-        return self._lazily("predict", X, None, self.classes_.dtype)
+        return self._lazily("predict", X)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities of the classes, lazily; not available for ``loss="squared_hinge"``.
@@ -493,9 +434,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask collection of shape (n, n_classes)
             Columns in the order of ``classes_``; rows sum to 1.
         """
-        check_is_fitted(self, "coef_")
-        self.to_local().predict_proba  # noqa: B018 (says why it is missing, where it is)
-        return self._lazily("predict_proba", X, self.classes_.tolist(), np.float64)
+        return self._lazily("predict_proba", X)
 
     def predict_log_proba(self, X: Any) -> Any:
         """Logarithms of the probabilities, lazily.
@@ -510,6 +449,4 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         dask collection of shape (n, n_classes)
             Columns in the order of ``classes_``.
         """
-        check_is_fitted(self, "coef_")
-        self.to_local().predict_log_proba  # noqa: B018 (says why it is missing, where it is)
-        return self._lazily("predict_log_proba", X, self.classes_.tolist(), np.float64)
+        return self._lazily("predict_log_proba", X)

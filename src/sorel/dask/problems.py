@@ -8,9 +8,10 @@ from typing import Any
 
 import distributed
 import numpy as np
+from numpy.typing import NDArray
 
 from sorel.dask.cluster import Partitions, dropping_stopped_workers, find_client
-from sorel.dask.collections import PartitionedRows, load
+from sorel.dask.collections import Collections, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.shards import Layout
 from sorel.engines import Spec
@@ -24,26 +25,33 @@ from sorel.problem.validation import target_offset
 class Loaded:
     """Rows on the workers, with what the fit found out about them."""
 
-    def __init__(self, client: distributed.Client, rows: PartitionedRows) -> None:
-        self.client, self.rows = client, rows
-        self.shape = rows.shape
-        facts = rows.facts
+    def __init__(self, client: distributed.Client, rows: Collections) -> None:
+        self.client, self.futures, self.facts, self.n_features, self.names = client, *rows
+        facts = self.facts
+        self.lengths = np.array([fact.rows for fact in facts], dtype=np.int64)
+        self.shape = int(self.lengths.sum()), self.n_features
         self.total = sum(fact.weight for fact in facts)
         least = min(fact.least_weight for fact in facts)
         self.weighted = least < max(fact.largest_weight for fact in facts)
-        known = [fact.targets for fact in facts if fact.targets is not None]
+        # The least, the largest and the mean target.
         self.target_range = 0.0, 0.0, 0.0
+        known = [fact.targets for fact in facts if fact.targets is not None]
         if known:
-            mean = sum(part.total for part in known) / self.total
-            self.target_range = (
-                min(part.least for part in known), max(part.largest for part in known), mean,
-            )  # fmt: skip
+            lowest, largest, sums = zip(*known, strict=True)
+            self.target_range = min(lowest), max(largest), sum(sums) / self.total
         self.class_weight: FloatArray | None = None
         self.means: tuple[FloatArray, float] | None = None
         self.partitions: Partitions | None = None
-        self.engine: DaskEngine | None = None
-        if not self.total > 0.0:
-            raise ValueError("sample_weight is zero everywhere: give some sample a positive weight")
+
+    def labels(self) -> NDArray[Any]:
+        """The labels of all partitions, some of them several times."""
+        return np.concatenate([np.asarray(fact.labels) for fact in self.facts if fact.rows])
+
+    def weighted_means(self) -> tuple[FloatArray, float]:
+        """Means of X and of y under the sample weights, where their sums were asked for."""
+        sums = [fact.sums for fact in self.facts if fact.sums is not None]
+        mean = np.sum([part for part, _ in sums], axis=0) / self.total
+        return mean, sum(part for _, part in sums) / self.total
 
     def settle(
         self,
@@ -55,43 +63,34 @@ class Loaded:
         bins: int | None = None,
     ) -> DaskEngine:
         """Make the engine, with homes for the rows on the workers."""
-        facts = self.rows.facts
         offset = error = 0.0
         if fit_intercept and loss.translates:
             offset, error = target_offset(*self.target_range)
-        layout = Layout(
-            loss,
-            risk,
-            classes,
-            fit_intercept,
-            self.rows.n_samples,
-            self.total if self.weighted else None,
-            self.class_weight,
-            self.means,
-            offset,
-        )
-        lengths = np.array([fact.rows for fact in facts], dtype=np.int64)
-        sizes = np.array([fact.bytes for fact in facts], dtype=np.int64)
-        self.partitions = Partitions(self.client, self.rows.futures, lengths, sizes, layout)
-        single = all(fact.data_type == "float32" for fact in facts if fact.rows)
         spec = Spec(None, loss, risk, classes, fit_intercept, offset=offset, offset_error=error)
-        self.engine = DaskEngine(
-            self.partitions,
-            spec,
-            self.rows.n_features,
-            np.float32 if single else np.float64,
-            self.weighted,
-            bins=bins,
-            precision=precision,
-        )
-        return self.engine
+        total = self.total if self.weighted else None
+        layout = Layout(spec, self.shape[0], total, self.class_weight, self.means)
+        sizes = np.array([fact.bytes for fact in self.facts], dtype=np.int64)
+        self.partitions = Partitions(self.client, self.futures, self.lengths, sizes, layout)
+        single = all(fact.data_type == "float32" for fact in self.facts if fact.rows)
+        data_type = np.float32 if single else np.float64
+        return DaskEngine(self.partitions, self.n_features, data_type, bins, precision)
 
-    def close(self) -> None:
-        """Let the workers forget the rows."""
-        if self.partitions is not None:
-            self.partitions.close()
-        else:
-            for future in self.rows.futures:
+
+@contextmanager
+def loaded_rows(
+    client: distributed.Client | None, X: Any, y: Any, sample_weight: Any, **options: Any
+) -> Iterator[Loaded]:
+    """Rows on the workers of a cluster until the context ends; for options see :func:`load`."""
+    client = find_client(client)
+    with dropping_stopped_workers(client):
+        rows = load(client, X, y, sample_weight, **options)
+        loaded = Loaded(client, rows)
+        try:
+            yield loaded
+        finally:
+            if loaded.partitions is not None:
+                loaded.partitions.close()
+            for future in rows.futures:
                 future.release()
 
 
@@ -145,16 +144,8 @@ def open_problem(
     """
     loss = parse_loss(loss)
     risk = CVaR(0.5) if risk is None else parse_risk(risk)
-    client = find_client(client)
-    with dropping_stopped_workers(client):
-        rows = load(client, X, y, sample_weight, loss=loss, means=False, name="sorel-problem")
-        loaded = Loaded(client, rows)
-        try:
-            classes = None
-            if loss.is_classifier:
-                labels = [np.asarray(fact.labels) for fact in rows.facts if fact.rows]
-                classes = np.unique(np.concatenate(labels))
-            engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
-            yield Problem.from_engine(engine, penalty)
-        finally:
-            loaded.close()
+    options = {"loss": loss, "means": False, "name": "sorel-problem"}
+    with loaded_rows(client, X, y, sample_weight, **options) as loaded:
+        classes = np.unique(loaded.labels()) if loss.is_classifier else None
+        engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
+        yield Problem.from_engine(engine, penalty)

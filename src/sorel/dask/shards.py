@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,15 +22,10 @@ from numpy.typing import NDArray
 import sorel._core as _core
 from sorel.dask import bins
 from sorel.engines import DenseEngine, SparseEngine, Spec
-from sorel.engines.curvature import (
-    NO_BLOCKS,
-    OneMargin,
-    SeveralMargins,
-)
+from sorel.engines.curvature import OneMargin, SeveralMargins
 from sorel.engines.memory import MemoryDual, MemoryEngine
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
-from sorel.problem.losses import Loss
-from sorel.problem.risks import FloatArray, Mean, Risk
+from sorel.problem.risks import FloatArray, Mean
 
 # Bytes up to which partitions are joined, which copies them: many small ones would cost more in
 # calls than in arithmetic.
@@ -52,12 +48,8 @@ class Layout(NamedTuple):
 
     Attributes
     ----------
-    loss, risk : Loss, Risk
-        Those of the problem.
-    classes : array or None
-        Labels of all partitions, sorted.
-    fit_intercept : bool
-        Whether there is an intercept.
+    spec : Spec
+        That of the problem, without targets and sample weights.
     n_samples : int
         Rows of all workers.
     total_weight : float or None
@@ -66,19 +58,13 @@ class Layout(NamedTuple):
         A weight for each class.
     means : tuple or None
         Means of X and y that are taken away.
-    offset : float
-        What is taken off the targets, and added to the intercept of the user.
     """
 
-    loss: Loss
-    risk: Risk
-    classes: NDArray[Any] | None
-    fit_intercept: bool
+    spec: Spec
     n_samples: int
     total_weight: float | None
     class_weight: FloatArray | None = None
     means: tuple[FloatArray, float] | None = None
-    offset: float = 0.0
 
 
 class Home:
@@ -91,34 +77,27 @@ class Home:
         self.sessions: dict[str, Session] = {}
 
     def _engine(self, group: list[Partition], n_jobs: int) -> MemoryEngine:
-        layout = self.layout
+        layout, spec = self.layout, self.layout.spec
         X = group[0].X if len(group) == 1 else _stacked([block.X for block in group])
         y = np.concatenate([block.y for block in group])
         if layout.means is not None:
             X, y = X - layout.means[0], y - layout.means[1]
-        weight = None
-        if layout.total_weight is not None:
-            weight = np.ones(len(y))
-            if group[0].sample_weight is not None:
-                weight = np.concatenate([np.asarray(block.sample_weight) for block in group])
+        weight = np.ones(len(y))
+        if group[0].sample_weight is not None:
+            weight = np.concatenate([np.asarray(block.sample_weight) for block in group])
         targets: NDArray[Any] = y
-        if layout.classes is not None:
-            codes = np.searchsorted(layout.classes, y)
-            targets = codes.astype(np.int64)
-            if layout.loss.n_outputs(layout.classes) == 1:
-                targets = np.where(codes == 1, 1.0, -1.0)
-            if layout.class_weight is not None:
-                assert weight is not None
-                weight = weight * layout.class_weight[codes]
+        if spec.classes is None:
+            targets = y - spec.offset
         else:
-            targets = np.asarray(y, dtype=np.float64) - layout.offset
+            targets = np.searchsorted(spec.classes, y)
+            if layout.class_weight is not None:
+                weight = weight * layout.class_weight[targets]
+            if spec.n_outputs == 1:
+                targets = np.where(targets == 1, 1.0, -1.0)
         # Weights sum to 1 over all workers.
-        omega = None
-        if weight is not None and layout.total_weight is not None:
-            omega = weight / layout.total_weight
-        spec = Spec(
-            targets, layout.loss, Mean(), layout.classes, layout.fit_intercept, omega, n_jobs
-        )
+        omega = None if layout.total_weight is None else weight / layout.total_weight
+        # Risks are taken over all workers.
+        spec = replace(spec, targets=targets, risk=Mean(), sample_weight=omega, n_jobs=n_jobs)
         kind = SparseEngine if scipy.sparse.issparse(X) else DenseEngine
         engine = kind(X, spec)
         if omega is None:
@@ -252,11 +231,11 @@ class Session:
         """Of each partition of this worker, in the order of the driver's list."""
         return [
             (
-                fingerprint_matrix(block.X),
-                _fingerprint_labels(block.y),
-                "none" if block.sample_weight is None else fingerprint_array(block.sample_weight),
+                fingerprint_matrix(X),
+                fingerprint_array(y.astype(str) if y.dtype == object else y),
+                "none" if weight is None else fingerprint_array(weight),
             )
-            for block in self._home.blocks
+            for X, y, weight in self._home.blocks
         ]
 
     # Losses.
@@ -264,19 +243,19 @@ class Session:
     def _losses(self, point: Ref) -> FloatArray:
         return np.concatenate([part.losses for part in self._kept[point]])
 
-    def scores(self, point: Ref, rows: int) -> tuple[FloatArray, NDArray[Any]]:
-        """Margins and targets of about so many rows, evenly spread."""
+    def scores(self, point: Ref, rows: int) -> tuple[NDArray[Any], ...]:
+        """Margins, targets and weights of about so many rows, evenly spread."""
         stride = max(1, -(-self._n // rows))
         margins = np.concatenate([part.margins for part in self._kept[point]])
         targets = np.concatenate([engine.y for engine in self._engines])
-        return margins[::stride], targets[::stride]
+        weights = np.broadcast_to(self._omega, (self._n,))
+        return margins[::stride], targets[::stride], weights[::stride]
 
-    def sums(self, point: Ref, center: float) -> tuple[float, float, float, float]:
+    def sums(self, point: Ref, center: float) -> tuple[float, ...]:
         """Weighted sums of l, |l|, |l - center| and l^2."""
         values = self._losses(point)
         sizes = values, np.abs(values), np.abs(values - center), values**2
-        first, second, third, fourth = (float(np.sum(self._omega * size)) for size in sizes)
-        return first, second, third, fourth
+        return tuple(float(np.sum(self._omega * size)) for size in sizes)
 
     def rounding(self, point: Ref, dual: Ref) -> FloatArray:
         """Sums over the rows that errors are measured by; of the last two the largest."""
@@ -374,12 +353,11 @@ class Session:
         slack = float(masses.max()) if stride > 1 else 0.0
         return float(np.sum(omega[below])), slack, (values[last], masses)
 
-    def masses(self, point: Ref, threshold: float) -> tuple[float, float, float]:
+    def masses(self, point: Ref, threshold: float) -> tuple[float, ...]:
         """The weights of losses below a threshold, at it and above it."""
         values, omega = self._losses(point), np.broadcast_to(self._omega, (self._n,))
         sides = values < threshold, values == threshold, values > threshold
-        below, tied, above = (float(np.sum(omega[side])) for side in sides)
-        return below, tied, above
+        return tuple(float(np.sum(omega[side])) for side in sides)
 
     def jump(
         self, number: Ref, point: Ref, threshold: float, low: float, middle: float, high: float
@@ -389,16 +367,13 @@ class Session:
         density = np.where(values > threshold, high, np.where(values < threshold, low, middle))
         self._kept[number] = list(map(MemoryDual, self._split(density)))
 
-    def beyond(self, point: Ref, threshold: float, low: float, high: float) -> float:
-        """The weighted sum of max(low (l - t), high (l - t))."""
-        above = self._losses(point) - threshold
-        return float(np.sum(self._omega * np.maximum(low * above, high * above)))
-
     def short_of(
-        self, point: Ref, dual: Ref, threshold: float, low: float, high: float
+        self, point: Ref, dual: Ref | None, threshold: float, low: float, high: float
     ) -> tuple[float, float]:
-        """The same less that of q (l - t), whose terms all are positive; and the mass of q."""
-        density = np.concatenate([part.density for part in self._kept[dual]])
+        """The weighted sum of max((low - q) (l - t), (high - q) (l - t)), and the mass of q."""
+        density: Any = np.zeros(self._n)
+        if dual is not None:
+            density = np.concatenate([part.density for part in self._kept[dual]])
         above = self._losses(point) - threshold
         lacking = np.where(above > 0.0, high - density, low - density) * above
         return float(np.sum(self._omega * lacking)), float(np.sum(self._omega * density))
@@ -413,7 +388,7 @@ class Session:
         keys = self._kept[number]
         edges = np.unique(keys)[1:]
         if not exact:
-            edges = bins.choose_edges(keys, count, self._home.layout.risk)
+            edges = bins.choose_edges(keys, count, self._home.layout.spec.risk)
         places, found, used = self._fill(keys, edges)
         self._kept[number] = _Binned(places, used)
         return found
@@ -431,7 +406,7 @@ class Session:
     def loss_bins(self, point: Ref, dual: Ref | None, count: int) -> tuple[bins.Bins, Any]:
         """Bins of the losses, and what a weighting holds in them."""
         values = self._losses(point)
-        edges = bins.choose_edges(values, count, self._home.layout.risk)
+        edges = bins.choose_edges(values, count, self._home.layout.spec.risk)
         places, found, used = self._fill(values, edges)
         if dual is None:
             return found, None
@@ -474,19 +449,18 @@ class _Shard:
 
     def _move(self, dual: MemoryDual, eta: float) -> None:
         """Take note of how weights follow losses, where they do."""
-        self._moves = isinstance(dual, ShardDual) and eta > 0.0
-        self._follow: Any = getattr(dual, "follow", 0.0) if self._moves else 0.0
-        self._pull: Any = eta * self._follow
-        self._blocks = getattr(dual, "block", NO_BLOCKS) if self._moves else NO_BLOCKS
+        n = self._engine.n_samples
+        self._blocks, self._follow = np.full(n, -1, np.int32), np.zeros(n)
+        if eta > 0.0:
+            assert isinstance(dual, ShardDual)
+            self._blocks, self._follow = dual.block, dual.follow
+        self._pull = eta * self._follow
 
     def block_sums(
-        self, n_blocks: int, factor: FloatArray | None = None
+        self, n_blocks: int, factor: FloatArray | float = 1.0
     ) -> tuple[FloatArray, FloatArray]:
         """Sums of follow phi' x and of follow over the blocks, for rows counted `factor` times."""
-        engine, block = self._engine, self._blocks
-        if not self._moves:
-            return np.zeros((n_blocks, engine.size)), np.zeros(n_blocks)
-        follow = self._follow if factor is None else self._follow * factor
+        engine, block, follow = self._engine, self._blocks, self._follow * factor
         inside = block >= 0
         totals = np.bincount(block[inside], follow[inside], n_blocks).astype(np.float64)
         slopes = self._point.slopes.reshape(engine.n_samples, -1)
@@ -505,16 +479,15 @@ class OneShard(_Shard, OneMargin):
     ) -> None:
         super().__init__(engine, point, dual, 0.0, damping)
         self._move(dual, eta)
-        if self._moves:
-            self._h += self._pull * point.slopes**2
+        self._h += self._pull * point.slopes**2
 
     def hessian(self, share: float | None, n_blocks: int) -> tuple[FloatArray, ...]:
         """The matrix, from a share of the rows where that pays, and the sums over the blocks."""
         engine, h, factor = self._engine, self._h, None
         if share is not None:
             n_rows = math.ceil(share * engine.n_samples)
-            h, factor = self._sample(n_rows, self._blocks, n_blocks if self._moves else 0)
-        return engine._rows.gram(h), *self.block_sums(n_blocks, factor)
+            h, factor = self._sample(n_rows, self._blocks, n_blocks)
+        return engine._rows.gram(h), *self.block_sums(n_blocks, 1.0 if factor is None else factor)
 
 
 class SeveralShard(_Shard, SeveralMargins):
@@ -533,8 +506,7 @@ class SeveralShard(_Shard, SeveralMargins):
         slopes = self._own(self._point.slopes)
         change = np.empty(slopes.shape)
         self._rows.margins(np.ascontiguousarray(v), change)
-        pull = self._own(self._pull) if self._moves else 0.0
-        moved = pull * np.einsum("ik,ik->i", slopes, change)
+        moved = self._own(self._pull) * np.einsum("ik,ik->i", slopes, change)
         _core.apply_softmax_curvature(*self._parts(), np.empty(0), 0.0, *self._own_weights, change)
         return self._rows.adjoint(change + moved[:, None] * slopes)
 
@@ -545,12 +517,6 @@ class SeveralShard(_Shard, SeveralMargins):
     def hessian(self, share: float | None, n_blocks: int) -> tuple[FloatArray, ...]:
         """The matrix, always from all rows, and the sums over the blocks."""
         return self.matrix(), *self.block_sums(n_blocks)
-
-
-def _fingerprint_labels(y: NDArray[Any]) -> str:
-    if y.dtype.kind in "iufb":
-        return fingerprint_array(y)
-    return fingerprint_array(np.frombuffer("\0".join(map(str, y)).encode(), np.uint8))
 
 
 # What a worker process holds: in a cluster of threads, several workers share it.

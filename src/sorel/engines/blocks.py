@@ -8,7 +8,7 @@ reads only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -79,11 +79,6 @@ class BlockRows(DenseRows):
         self._sweep(gather)
         return DenseRows(out, self.intercept)
 
-    def read(self, tasks: list[Any], read: Callable[[Any], None]) -> None:
-        """Carry out tasks that read spans, in the threads of the sweeps."""
-        assert self._team is not None
-        self._team.map(read, tasks)
-
 
 class BlocksEngine(MemoryEngine):
     """Engine for a :class:`sorel.rows.RowSource`.
@@ -118,44 +113,32 @@ class BlockStochastic(MemoryStochastic):
 
     _rows: BlockRows
 
-    def _draws(self, probability: FloatArray, plan: Plan, rng: np.random.Generator) -> Any:
-        return self._draw_spans(probability, plan, rng)
-
     def _shuffled(self, plan: Plan, rng: np.random.Generator) -> Any:
         engine = self._engine
         probability = engine.spec.sample_weight
         if probability is None:
             probability = np.full(engine.n_samples, 1.0 / engine.n_samples)
-        for rows, drawn in self._draw_spans(probability, plan, rng):
+        for rows, drawn in self._draws(probability, plan, rng):
             yield rows, engine._targets[drawn], np.arange(len(drawn))
 
-    def _draw_spans(
+    def _draws(
         self, probability: FloatArray, plan: Plan, rng: np.random.Generator
     ) -> Iterator[tuple[NDArray[Any], IntArray]]:
         """Rows drawn with the given probabilities, in the order of the steps, with their numbers.
 
         They come a buffer at a time, each for a whole number of steps.
         """
-        n = self._engine.n_samples
+        n, row_bytes = self._engine.n_samples, self._rows.d * self._rows.source.dtype.itemsize
         edges = np.array([*(start for start, _ in self._rows.source.spans), n])
         mass = np.add.reduceat(probability, edges[:-1])
         round_steps = max(1, n // plan.batch)
         for done in range(0, plan.steps, round_steps):
             steps = min(round_steps, plan.steps - done)
             spans, counts = _share_steps(mass, steps, plan.batch, n, rng)
-            draws = counts * plan.batch
-            for chosen in self._buffers(draws):
-                yield self._fill(edges, spans[chosen], draws[chosen], probability, rng)
-
-    def _buffers(self, draws: IntArray) -> Iterator[slice]:
-        """Runs of spans whose draws fill the buffer."""
-        row_bytes = self._rows.d * self._rows.source.dtype.itemsize
-        begin, held = 0, 0
-        for number, count in enumerate(draws.tolist(), start=1):
-            held += count * row_bytes
-            if held >= source.BUFFER_BYTES or number == len(draws):
-                yield slice(begin, number)
-                begin, held = number, 0
+            buffers = -(-steps * plan.batch * row_bytes // source.BUFFER_BYTES)
+            for chosen in np.array_split(np.arange(len(spans)), min(buffers, len(spans))):
+                draws = counts[chosen] * plan.batch
+                yield self._fill(edges, spans[chosen], draws, probability, rng)
 
     def _fill(
         self,
@@ -167,25 +150,19 @@ class BlockStochastic(MemoryStochastic):
     ) -> tuple[NDArray[Any], IntArray]:
         """Draw rows from each of the spans, and read them in shuffled order."""
         drawn = np.empty(int(draws.sum()), np.int64)
-        places = rng.permutation(len(drawn))
-        tasks = []
-        first = 0
-        for span, count, offset in zip(
-            spans.tolist(), draws.tolist(), rng.random(len(spans)).tolist(), strict=True
-        ):
-            start, stop = int(edges[span]), int(edges[span + 1])
-            inside = systematic_sample(probability[start:stop], count, offset)
-            place = places[first : first + count]
-            drawn[place] = start + inside
-            tasks.append((start, stop, inside, place))
-            first += count
         rows = np.empty((len(drawn), self._rows.d), self._rows.source.dtype)
+        places = np.split(rng.permutation(len(drawn)), np.cumsum(draws)[:-1])
 
-        def read(task: tuple[int, int, IntArray, IntArray]) -> None:
-            start, stop, inside, place = task
+        def read(task: tuple[int, IntArray, float]) -> None:
+            span, place, offset = task
+            start, stop = int(edges[span]), int(edges[span + 1])
+            inside = systematic_sample(probability[start:stop], len(place), offset)
+            drawn[place] = start + inside
             rows[place] = self._rows.form[start:stop][inside]
 
-        self._rows.read(tasks, read)
+        tasks = zip(spans.tolist(), places, rng.random(len(spans)).tolist(), strict=True)
+        assert self._rows._team is not None
+        self._rows._team.map(read, list(tasks))
         return rows, drawn
 
 

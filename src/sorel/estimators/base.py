@@ -29,7 +29,13 @@ from sorel._lib.inputs import check_meaning, check_numbers, check_present
 from sorel._lib.warnings import logger, warn
 from sorel.engines.csr import check_indices
 from sorel.engines.rows import RowSource, open_data, open_rows
-from sorel.estimators.constant_model import ConstantModelWarning, advice, first_level, sample_rows
+from sorel.estimators.constant_model import (
+    ConstantModelWarning,
+    Level,
+    advice,
+    first_level,
+    sample_rows,
+)
 from sorel.estimators.fit_warnings import warn_of_small_tail
 from sorel.estimators.progress import (
     CallbackSupportMixin,
@@ -462,28 +468,34 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             return self._varies(scores, sample.y)
 
         scores = product(sample.X, self.coef_.T) + self.intercept_
-        self.constant_ = not self._varies(scores, sample.y)
-        if not self._warns_of_model:
-            return
-        if self.constant_:
-            self.status_ += "; the model is constant: its predictions hardly depend on X"
-            warn(advice(problem.risk, first_level(problem, sample, learns)), ConstantModelWarning)
-            return
         weight = sample.sample_weight
         if data.offset is not None:
             # Rates count by their exposures.
             exposure = sample_rows(data.X, np.exp(data.offset), None).y
             weight = exposure if weight is None else exposure * weight
-        self._warn_of_small_tail(problem)
-        if not isinstance(problem.risk, Mean) and not isinstance(self.fit_intercept, str):
-            self._warn_of_shift(problem.risk, scores, sample.y, weight)
+        self._judge(problem, scores, sample.y, weight, lambda: first_level(problem, sample, learns))
 
-    def _warn_of_small_tail(self, problem: Problem) -> None:
-        """Warn where the tail is too small for the model."""
-        if not isinstance(problem.risk, Mean):
+    def _judge(
+        self,
+        problem: Problem,
+        scores: FloatArray,
+        y: NDArray[Any],
+        weight: FloatArray | None,
+        find_level: Callable[[], Level],
+    ) -> None:
+        """Warn of what scores of some rows say of the model, and of a tail that is too small."""
+        self.constant_ = not self._varies(scores, y)
+        if not self._warns_of_model:
+            return
+        if self.constant_:
+            self.status_ += "; the model is constant: its predictions hardly depend on X"
+            warn(advice(problem.risk, find_level()), ConstantModelWarning)
+        elif not isinstance(problem.risk, Mean):
             intercepts = np.size(self.intercept_) if self.fit_intercept else 0
             parameters = int(np.count_nonzero(self.coef_)) + intercepts
             warn_of_small_tail(problem.risk, problem.n_samples, parameters)
+            if not isinstance(self.fit_intercept, str):
+                self._warn_of_shift(problem.risk, scores, y, weight)
 
     def _parameters_of(self, w: FloatArray, d: int) -> dict[str, Any]:
         """coef_ and intercept_ of the core's parameter array."""

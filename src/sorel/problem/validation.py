@@ -73,7 +73,7 @@ def check_data(
         if make is None:
             check_numbers(X, "X")
             source, y = open_data(X, y)
-            X = _check_matrix(X) if source is None else _check_source(X, source)
+            X = check_matrix(X) if source is None else _check_source(X, source)
             make = trusting_engine
         targets, classes = _encode(loss, y, int(X.shape[0]))
     weight = _check_sample_weight(sample_weight, int(X.shape[0]))
@@ -188,7 +188,7 @@ def check_affine(engine: Engine) -> None:
         )
 
 
-def _check_matrix(X: Any) -> Any:
+def check_matrix(X: Any) -> Any:
     """X as a finite two-dimensional matrix, copied only where its type or strides demand it."""
     import scipy.sparse
 
@@ -236,7 +236,7 @@ def _check_source(X: Any, source: RowSource) -> Any:
         source.check_finite()
         return source
     if isinstance(X, np.ndarray):
-        return _check_matrix(X)
+        return check_matrix(X)
     source.check_finite()
     matrix = source.read(0, source.n_samples)
     source.close()

@@ -196,9 +196,10 @@ def _risk_of(
         return _joint_risk(flat, key, weights, group).to(losses.dtype)
     if flat.shape[0] == 0:
         raise ValueError("losses are empty; a risk needs at least one loss.")
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return dot(_weighting(flat.detach(), weights, key), flat).to(losses.dtype)
-    return _BatchRisk.apply(flat, weights, key).to(losses.dtype)
+    # What is compiled or transformed sees one operator, which costs a call.
+    apart = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    lam = (_weighting if apart else _weigh)(flat.detach(), weights, key)
+    return dot(lam, flat).to(losses.dtype)
 
 
 def check_floating(losses: Any) -> None:
@@ -208,37 +209,33 @@ def check_floating(losses: Any) -> None:
         raise TypeError(f"losses must be a floating-point tensor, got {kind}; convert it first.")
 
 
-class _BatchRisk(torch.autograd.Function):
-    """The risk with its derivative, which is the weighting."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, losses: torch.Tensor, weights: torch.Tensor | None, key: int
-    ) -> torch.Tensor:
-        value, lam = _evaluate(losses, weights, key)
-        ctx.save_for_backward(lam)
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, slope: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (lam,) = ctx.saved_tensors
-        return slope * lam, None, None
-
-
 def dot(weights: torch.Tensor, losses: torch.Tensor) -> torch.Tensor:
     """Their inner product, in which a loss of weight 0 counts for nothing, even if infinite."""
     return torch.dot(weights, torch.where(weights != 0.0, losses, 0.0))
 
 
-# What compiled code and vmap see of it: one operator without a derivative.
+# One operator without a derivative, which compiled code and vmap know by its name.
 _OPERATORS = torch.library.Library("sorel", "DEF")
 _OPERATORS.define("weighting(Tensor losses, Tensor? weights, int key) -> Tensor")
 _weighting = torch.ops.sorel.weighting.default
 
 
 @torch.library.impl(_OPERATORS, "weighting", "CompositeExplicitAutograd")
-def _(losses: torch.Tensor, weights: torch.Tensor | None, key: int) -> torch.Tensor:
-    return _evaluate(losses, weights, key)[1]
+def _weigh(losses: torch.Tensor, weights: torch.Tensor | None, key: int) -> torch.Tensor:
+    """The weights of the losses that make up the risk."""
+    if weights is not None:
+        return _weigh_on_host(losses, torch.sort(losses), weights, key)
+    n = losses.shape[0]
+    sigma, used = _top_places(key, n, losses.dtype, losses.device)
+    if losses.is_cuda:
+        # To ask whether there are ties would be to wait for the device: the first of them count.
+        order = torch.sort(losses, descending=True, stable=True).indices[: used.shape[0]]
+        return torch.zeros_like(losses).scatter_(0, order, used)
+    top, order = torch.topk(losses, sigma.shape[0])
+    if torch.unique_consecutive(top).shape[0] == sigma.shape[0]:
+        return torch.zeros_like(losses).scatter_(0, order, sigma)
+    whole = (top.flip(0), order.flip(0)) if sigma.shape[0] == n else torch.sort(losses)
+    return _weigh_on_host(losses, whole, None, key)
 
 
 @torch.library.register_fake("sorel::weighting", lib=_OPERATORS)
@@ -255,28 +252,6 @@ def _(
 
     pairs = zip(rows(losses, in_dims[0]), rows(weights, in_dims[1]), strict=True)
     return torch.stack([_weighting(row, own, key) for row, own in pairs]), 0
-
-
-def _evaluate(
-    losses: torch.Tensor, weights: torch.Tensor | None, key: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The risk, and the weights of the losses that make it up."""
-    if weights is not None:
-        return _evaluate_on_host(losses, torch.sort(losses), weights, key)
-    n = losses.shape[0]
-    sigma, used = _top_places(key, n, losses.dtype, losses.device)
-    if losses.is_cuda:
-        # To ask whether there are ties would be to wait for the device: the first of them count.
-        top, order = torch.sort(losses, descending=True, stable=True)
-        count = used.shape[0]
-        lam = torch.zeros_like(losses).scatter_(0, order[:count], used)
-        return torch.dot(top[:count], used), lam
-    top, order = torch.topk(losses, sigma.shape[0])
-    if torch.unique_consecutive(top).shape[0] == sigma.shape[0]:
-        lam = torch.zeros_like(losses).scatter_(0, order, sigma)
-        return torch.dot(top[: used.shape[0]], used), lam
-    whole = (top.flip(0), order.flip(0)) if sigma.shape[0] == n else torch.sort(losses)
-    return _evaluate_on_host(losses, whole, None, key)
 
 
 @functools.lru_cache(maxsize=16)
@@ -298,12 +273,12 @@ def _places(key: int, n: int) -> FloatArray:
     return _RISKS[key].weights(n)
 
 
-def _evaluate_on_host(
+def _weigh_on_host(
     losses: torch.Tensor,
     ascending: tuple[torch.Tensor, torch.Tensor],
     weights: torch.Tensor | None,
     key: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> torch.Tensor:
     n = losses.shape[0]
     values, places = (part.cpu().numpy() for part in ascending)
     if weights is None:
@@ -315,14 +290,12 @@ def _evaluate_on_host(
         except ValueError as error:
             raise ValueError(str(error).replace("sample_weight", "weights")) from None
         sigma = _RISKS[key].increments(omega)
-    used = sigma != 0.0
-    value = np.sum(sigma[used] * values[used])
     starts = np.flatnonzero(np.append(True, values[1:] != values[:-1]))
     mass, room = np.add.reduceat(sigma, starts), np.add.reduceat(omega, starts)
     density = np.divide(mass, room, out=np.zeros_like(mass), where=room > 0.0)
     lam = np.empty(n)
     lam[places] = omega * np.repeat(density, np.diff(starts, append=n))
-    return torch.tensor(value).to(losses), torch.from_numpy(lam).to(losses)
+    return torch.from_numpy(lam).to(losses)
 
 
 # Sizes of batches are numbers that a compiled graph cannot know.

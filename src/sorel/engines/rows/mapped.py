@@ -12,7 +12,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,61 +116,20 @@ class MemmapRows(RowSource):
                 self._mapping.madvise(mmap.MADV_DONTNEED)
 
 
-class _Header(NamedTuple):
-    """What a .npy file says of itself."""
-
-    path: Path
-    shape: tuple[int, ...]
-    fortran: bool
-    dtype: np.dtype[Any]
-    offset: int
-    size: int
-
-    def map(self) -> np.memmap:
-        order: Any = "F" if self.fortran else "C"
-        return np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order)
-
-
-def _read_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-        # The third differs from the second in the letters that names of fields may have.
-        (3, 0): np.lib.format.read_array_header_2_0,
-    }
-    if version not in readers:
-        raise ValueError(f"format {version[0]}.{version[1]} is not known")
-    with warnings.catch_warnings():
-        # A garbled text may be a number or an escape that Python would rather not see.
-        warnings.simplefilter("ignore")
-        shape, fortran, dtype = readers[version](stream)
-    return shape, bool(fortran), dtype
-
-
-def read_header(path: Path) -> _Header:
-    """The header of a .npy file, checked against the length of the file."""
-    with path.open("rb") as stream:
-        try:
-            shape, fortran, dtype = _read_header(stream)
-        except OSError:
-            raise
-        except Exception as error:  # NumPy evaluates headers: garbled ones raise anything
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ValueError(f"{path} is not a whole .npy file: {reason}") from None
-        offset = stream.tell()
-    if any(length < 0 for length in shape):
-        raise ValueError(f"{path} is damaged: it gives its array the shape {shape}")
-    if dtype.hasobject:
-        raise ValueError(f"{path} holds Python objects (dtype {dtype}); save it as numbers")
-    size = path.stat().st_size
-    expected = offset + int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if size < expected:
+def map_array(path: Path) -> np.memmap:
+    """The array of a .npy file, mapped into memory; what is damaged or no array is refused."""
+    try:
+        with warnings.catch_warnings():
+            # A garbled text may be a number or an escape that Python would rather not see.
+            warnings.simplefilter("ignore")
+            return np.lib.format.open_memmap(path, mode="r")
+    except OSError:
+        raise
+    except Exception as error:  # NumPy evaluates headers: garbled ones raise anything
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(
-            f"{path} is truncated: an array of shape {shape} and dtype {dtype} takes {expected} "
-            f"bytes, the file has {size}; write or copy it again"
-        )
-    return _Header(path, shape, fortran, dtype, offset, size)
+            f"{path} is not a whole .npy file of numbers: {reason}; write or copy it again"
+        ) from None
 
 
 class BlockFolderRows(PiecedRows):
@@ -203,23 +162,23 @@ class BlockFolderRows(PiecedRows):
         paths = [path for path in npy_files(self.folder) if path.name != TARGETS]
         if not paths:
             raise ValueError(f"folder {str(folder)!r} has no .npy files with rows")
-        self._blocks = [read_header(path) for path in paths]
-        first = self._blocks[0]
-        for block in self._blocks:
-            if len(block.shape) != 2:
+        self._paths, self._edges, dtypes = paths, [0], []
+        for path in paths:
+            block = map_array(path)
+            if block.ndim != 2:
                 raise ValueError(
-                    f"{block.path} has shape {block.shape}; a block of rows is two-dimensional"
+                    f"{path} has shape {block.shape}; a block of rows has 2 dimensions"
                 )
-            if block.shape[1] != first.shape[1]:
+            if path == paths[0]:
+                self.n_features = block.shape[1]
+            if block.shape[1] != self.n_features:
                 raise ValueError(
-                    f"blocks must have the same number of columns: {first.path} has "
-                    f"{first.shape[1]}, {block.path} has {block.shape[1]}"
+                    f"blocks must have the same number of columns: {paths[0]} has "
+                    f"{self.n_features}, {path} has {block.shape[1]}"
                 )
-        self.dtype = _float_type(
-            [block.dtype for block in self._blocks], [str(block.path) for block in self._blocks]
-        )
-        self.n_features = first.shape[1]
-        self._edges = np.cumsum([0, *(block.shape[0] for block in self._blocks)]).tolist()
+            self._edges.append(self._edges[-1] + block.shape[0])
+            dtypes.append(block.dtype)
+        self.dtype = _float_type(dtypes, paths)
         self.n_samples = self._edges[-1]
         self.columns = self._read_columns()
         self._set_spans(self._edges)
@@ -231,31 +190,30 @@ class BlockFolderRows(PiecedRows):
         try:
             # Names of at most 255 letters, in at most six bytes each.
             limit = 2000 * (self.n_features + 1)
-            if path.stat().st_size > limit:
-                raise ValueError("too long")
-            columns = bounded_json(path.read_bytes(), limit)
+            with path.open("rb") as stream:
+                columns = bounded_json(stream.read(limit + 1), limit)
         except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
             raise ValueError(f"{path} is not a list of column names")
         if len(columns) != self.n_features:
             raise ValueError(
-                f"{path} names {len(columns)} columns, but {self._blocks[0].path} has "
-                f"{self.n_features}"
+                f"{path} names {len(columns)} columns, but {self._paths[0]} has {self.n_features}"
             )
         return columns
 
     def _piece(self, piece: int, start: int, stop: int) -> NDArray[Any]:
         # A mapping of its own for each piece: its pages go with the array that looks at them.
-        return _plain(self._blocks[piece].map()[start:stop], self.dtype)
+        block = np.lib.format.open_memmap(self._paths[piece], mode="r")
+        return _plain(block[start:stop], self.dtype)
 
     def where(self, row: int, column: int) -> str:
         block, inside = self._place(row)
-        return f"{self._blocks[block].path}[{inside}, {column}]"
+        return f"{self._paths[block]}[{inside}, {column}]"
 
     def _identity(self) -> Iterator[Any]:
-        for block in self._blocks:
-            yield block.path.name, block.size
+        for path in self._paths:
+            yield path.name, path.stat().st_size
 
 
 def npy_files(folder: Path) -> list[Path]:
@@ -270,7 +228,7 @@ def npy_files(folder: Path) -> list[Path]:
     return sorted(found, key=natural)
 
 
-def _float_type(dtypes: Sequence[np.dtype[Any]], names: Sequence[str]) -> np.dtype[Any]:
+def _float_type(dtypes: Sequence[np.dtype[Any]], names: Sequence[Any]) -> np.dtype[Any]:
     """The type to compute in: float32 if all are, else float64."""
     for dtype, name in zip(dtypes, names, strict=True):
         if dtype.kind not in "fiub":

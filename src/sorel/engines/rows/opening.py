@@ -17,8 +17,8 @@ from sorel.engines.rows.mapped import (
     BlockFolderRows,
     MemmapRows,
     backed_by_file,
+    map_array,
     npy_files,
-    read_header,
 )
 from sorel.engines.rows.parquet import PARQUET_ENDINGS, ParquetRows, parquet_files
 from sorel.engines.rows.source import BUFFER_BYTES, MIN_SPAN_ROWS, SPAN_BYTES, RowSource
@@ -74,10 +74,7 @@ def open_rows(X: Any, columns: Sequence[str] | None = None) -> RowSource | None:
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {str(path)!r}")
     if path.suffix.lower() == ".npy":
-        header = read_header(path)
-        if not np.prod(header.shape, dtype=object):
-            raise ValueError(f"{path} is empty: shape {header.shape}")
-        return MemmapRows(header.map())
+        return MemmapRows(map_array(path))
     raise ValueError(
         f"{str(path)!r} cannot be read by rows: give a .npy file, a .parquet file, or a folder of "
         "such files"
@@ -116,7 +113,7 @@ def open_data(X: Any, y: Any) -> tuple[RowSource | None, Any]:
     """
     if isinstance(y, str) and not y.lower().endswith(".npy"):
         if isinstance(X, ParquetRows):
-            rows = X.excluding(y) if y in X.columns else X
+            rows = X.choosing([name for name in X.columns if name != y])
             return rows, rows.column(y)
         if is_parquet(X):
             rows = ParquetRows(X, exclude=[y])
@@ -139,11 +136,13 @@ def _load_targets(path: Path, rows: RowSource | None) -> NDArray[Any]:
         raise ValueError(
             f"{str(path)!r} holds no targets: give a .npy file, or a folder of .npy files"
         )
-    headers = [read_header(file) for file in files]
-    for header in headers:
-        if len(header.shape) != 1 and header.shape[1:] != (1,):
-            raise ValueError(f"{header.path} has shape {header.shape}; targets have one dimension")
-    return np.concatenate([header.map().reshape(-1) for header in headers])
+    arrays = [map_array(file) for file in files]
+    for array in arrays:
+        if array.ndim != 1 and array.shape[1:] != (1,):
+            raise ValueError(
+                f"{array.filename} has shape {array.shape}; targets have one dimension"
+            )
+    return np.concatenate([array.reshape(-1) for array in arrays])
 
 
 def is_parquet(X: Any) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sorel._lib.names import missing_columns
-from sorel.engines.rows.source import SAMPLED, PiecedRows, natural
+from sorel.engines.rows.source import PiecedRows, natural
 
-# Decoded row groups that stay in memory, and that a fingerprint looks into: threads that share a
-# pass may be a group apart.
+# Decoded row groups that stay in memory: threads that share a pass may be a group apart.
 _DECODED_GROUPS = 4
 
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -109,13 +107,8 @@ class ParquetRows(PiecedRows):
                 first += group.num_rows
         self.n_samples = self._edges[-1]
         self._set_spans(self._edges)
-        self._decoded: OrderedDict[int, NDArray[Any]] = OrderedDict()
+        self._decoded: dict[int, NDArray[Any]] = {}
         self._lock = threading.Lock()
-        self._busy: dict[int, threading.Lock] = {}
-
-    def excluding(self, name: str) -> ParquetRows:
-        """The same rows without one column."""
-        return ParquetRows(self._dataset, self.columns, [name])
 
     def choosing(self, columns: Sequence[str]) -> ParquetRows:
         """The same rows with these columns, in this order."""
@@ -159,24 +152,16 @@ class ParquetRows(PiecedRows):
         return self._group(piece)[start:stop]
 
     def _group(self, group: int) -> NDArray[Any]:
-        """The rows of a row group, decoded by one thread while others wait for it."""
+        """The rows of a row group, decoded by the threads of pyarrow while ours wait."""
         with self._lock:
-            rows = self._decoded.get(group)
-            if rows is not None:
-                self._decoded.move_to_end(group)
-                return rows
-            busy = self._busy.setdefault(group, threading.Lock())
-        with busy:
-            with self._lock:
-                rows = self._decoded.get(group)
+            rows = self._decoded.pop(group, None)
             if rows is None:
                 rows = self._decode(group)
-                with self._lock:
-                    self._decoded[group] = rows
-                    self._busy.pop(group, None)
-                    if len(self._decoded) > _DECODED_GROUPS:
-                        self._decoded.popitem(last=False)
-            return rows
+            # The group that was asked for last stands last.
+            self._decoded[group] = rows
+            if len(self._decoded) > _DECODED_GROUPS:
+                del self._decoded[next(iter(self._decoded))]
+        return rows
 
     def _decode(self, group: int) -> NDArray[Any]:
         table = self._table(group, self.columns)
@@ -230,36 +215,11 @@ class ParquetRows(PiecedRows):
 
     def _identity(self) -> Iterator[Any]:
         for fragment in self._fragments:
-            yield os.path.basename(fragment.path), _describe(fragment.metadata)
-
-    def _sampled_places(self) -> NDArray[np.int64]:
-        used = [group for group in range(len(self._groups)) if self._rows_of(group)]
-        chosen = np.linspace(0, len(used) - 1, _DECODED_GROUPS).astype(int)
-        places = []
-        for group in sorted({used[place] for place in chosen}):
-            last = max(0, self._rows_of(group) - SAMPLED)
-            inside = np.linspace(0, last, SAMPLED // _DECODED_GROUPS)
-            places.append(self._edges[group] + inside.astype(np.int64))
-        return np.unique(np.concatenate(places))
-
-    def _rows_of(self, group: int) -> int:
-        return self._edges[group + 1] - self._edges[group]
+            yield os.path.basename(fragment.path), fragment.metadata.to_dict()
 
     def close(self) -> None:
         with self._lock:
             self._decoded.clear()
-
-
-def _describe(metadata: Any) -> list[Any]:
-    """What the end of a Parquet file says of its row groups, without where in the file they are."""
-    found: list[Any] = [metadata.serialized_size]
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            column = metadata.row_group(group).column(place)
-            facts = column.statistics
-            limits = None if facts is None or not facts.has_min_max else (facts.min, facts.max)
-            found.append((column.path_in_schema, column.total_compressed_size, limits))
-    return found
 
 
 def _open_dataset(source: Any) -> Any:
@@ -275,13 +235,10 @@ def _open_dataset(source: Any) -> Any:
     files = parquet_files(path) if path.is_dir() else [path]
     if not files:
         raise ValueError(f"folder {str(path)!r} has no .parquet files")
+    nested = path.is_dir() and any(file.parent != path for file in files)
     try:
-        if not path.is_dir():
-            return dataset.dataset(path, format="parquet")
         return dataset.dataset(
-            [str(file) for file in files],
-            format="parquet",
-            partitioning="hive" if any(file.parent != path for file in files) else None,
+            list(map(str, files)), format="parquet", partitioning="hive" if nested else None
         )
     except FileNotFoundError:
         raise

@@ -28,7 +28,7 @@ MIN_SPAN_ROWS = 1024
 BUFFER_BYTES = 64 << 20
 
 # Places that a fingerprint looks at, and rows in each.
-SAMPLED = 64
+_SAMPLED = 64
 
 
 class RowSource(ABC):
@@ -89,11 +89,6 @@ class RowSource(ABC):
     def _identity(self) -> Iterator[Any]:
         """What a fingerprint covers besides shape, type, names and sampled rows."""
 
-    def _sampled_places(self) -> NDArray[np.int64]:
-        """First rows of the places that a fingerprint looks at."""
-        last = max(0, self.n_samples - SAMPLED)
-        return np.unique(np.linspace(0, last, SAMPLED).astype(np.int64))
-
     def fingerprint(self) -> str:
         """A short text that is the same as long as the data is.
 
@@ -101,14 +96,14 @@ class RowSource(ABC):
         sizes of the files, and the values of some rows: 64 rows at each of 64 places, evenly spread
         from the first row to the last. Of Parquet it covers the description at the end of every
         file, which holds the size and, as a rule, the least and largest value of each column
-        in each row group, and the rows of up to 4 row groups. A value that was changed in place
-        elsewhere goes unnoticed.
+        in each row group. A value that was changed in place elsewhere goes unnoticed.
         """
         digest = hashlib.sha256()
         head = [type(self).__name__, self.shape, self.dtype.str, self.columns, *self._identity()]
         digest.update(repr(head).encode())
-        for start in self._sampled_places().tolist():
-            digest.update(self.read(start, min(start + SAMPLED, self.n_samples)).tobytes())
+        last = max(0, self.n_samples - _SAMPLED)
+        for start in np.unique(np.linspace(0, last, _SAMPLED).astype(np.int64)).tolist():
+            digest.update(self.read(start, min(start + _SAMPLED, self.n_samples)).tobytes())
         return digest.hexdigest()
 
     def finite_spans(self) -> Iterator[tuple[int, int, NDArray[Any]]]:

@@ -131,21 +131,17 @@ class TensorEngine(Engine):
         super().__init__(int(X.shape[0]), int(X.shape[1]), spec)
         self.device = X.device
         check_served(spec.loss)
-        with out_of_memory(self.n_samples, self.device):
-            self._place(X, spec)
-
-    def _place(self, X: Tensor | Matrix, spec: Spec) -> None:
-        """Bring what is not X to its device."""
         kind = torch.int64 if self.n_outputs > 1 else torch.float64
-        self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
-        self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
-        n, weight = self.n_samples, spec.sample_weight
         # The sample weights: 1/n for all of them where none are given.
+        n, weight = self.n_samples, spec.sample_weight
         omega = 1.0 / n if weight is None else weight
-        self._omega = torch.as_tensor(omega, device=self.device, dtype=torch.float64)
         # Whether a weighting of the risk leaves most rows without a weight.
         self._some = isinstance(spec.risk, CVaR) and spec.risk.alpha < _FEW
-        self._projection = make_projection(spec.risk, n, weight, self.device)
+        with out_of_memory(n, self.device):
+            self.y = torch.as_tensor(spec.targets, device=self.device, dtype=kind)
+            self.matrix = X if isinstance(X, Matrix) else make_matrix(X.detach())
+            self._omega = torch.as_tensor(omega, device=self.device, dtype=torch.float64)
+            self._projection = make_projection(spec.risk, n, weight, self.device)
 
     def for_run(self, sequence: bool = False) -> TensorEngine:
         other = shallow_copy(self)
@@ -367,36 +363,31 @@ class TensorEngine(Engine):
         Inside a pooled block only differences of losses move the weights: this takes the mean out.
         `slopes` has omega_i phi'_i, a column for every margin; rows without a weight are left out.
         """
-        size, k = self.shape[0] * self.n_outputs, self.n_outputs
+        size, height = self.size, max(1, self.matrix.height // self.n_outputs)
         out = torch.zeros((size, size), dtype=torch.float64, device=self.device)
         index = torch.nonzero((blocks.block >= 0) & (omega > 0.0)).ravel()
         own, order = torch.sort(blocks.block[index], stable=True)
         index = index[order]
-        numbers, counts = torch.unique_consecutive(own, return_counts=True)
-        scale = eta / _segment_sums(omega[index][:, None], counts.cumsum(0) - 1)[0]
-        ends = counts.cumsum(0).cpu().numpy()
-        height = max(1, self.matrix.height // k)
-        first = 0
-        for start, stop in _runs(ends, height):
-            last = int(ends[stop - 1])
-            sums = torch.zeros(
-                (k, self.shape[0], stop - start), dtype=torch.float64, device=self.device
-            )
-            for begin in range(first, last, height):
-                part = slice(begin, min(begin + height, last))
-                found, lengths = torch.unique_consecutive(own[part], return_counts=True)
-                places = torch.searchsorted(numbers, found) - start
-                rows = index[part]
-                tile = self.matrix.tile(rows)
-                if self.fit_intercept:
-                    tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
-                for a in range(k):
-                    terms = tile * slopes[rows, a][:, None]
-                    sums[a][:, places] += _segment_sums(terms, lengths.cumsum(0) - 1)
+        # u_b and omega_b of a block that goes on in the next tile: a column, or none.
+        last, held = -1, out.new_empty((size + 1, 0))
+        for start in range(0, len(index), height):
+            rows, part = index[start : start + height], own[start : start + height]
+            tile = self.matrix.tile(rows)
+            if self.fit_intercept:
+                tile = torch.cat([tile, torch.ones_like(tile[:, :1])], dim=1)
             # Parameters of one feature follow each other, margin by margin.
-            flat = sums.transpose(0, 1).reshape(size, stop - start)
-            out += (flat * scale[start:stop]) @ flat.T
-            first = last
+            terms = (tile[:, :, None] * slopes[rows][:, None, :]).reshape(len(rows), size)
+            terms = torch.cat([terms, omega[rows][:, None]], dim=1)
+            counts = torch.unique_consecutive(part, return_counts=True)[1]
+            sums = _segment_sums(terms, counts.cumsum(0) - 1)
+            if int(part[0]) == last:
+                sums[:, :1] += held
+            else:
+                sums = torch.cat([held, sums], dim=1)
+            last = int(part[-1])
+            whole = sums.shape[1] - int(start + height < len(index))
+            u, held = sums[:-1, :whole], sums[:, whole:]
+            out += (u * (eta / sums[-1, :whole])) @ u.T
         return out
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
@@ -589,16 +580,6 @@ def _segment_sums(terms: Tensor, ends: Tensor) -> Tensor:
     sums = terms.T.contiguous().cumsum(1)[:, ends]
     sums[:, 1:] -= sums[:, :-1].clone()
     return sums
-
-
-def _runs(ends: FloatArray, height: int) -> Iterator[tuple[int, int]]:
-    """Runs of blocks that have about `height` rows, and as many blocks at most."""
-    start, done = 0, 0
-    while start < len(ends):
-        stop = int(np.searchsorted(ends, done + height, side="right"))
-        stop = min(max(stop, start + 1), start + height)
-        yield start, stop
-        start, done = stop, int(ends[stop - 1])
 
 
 @contextmanager
