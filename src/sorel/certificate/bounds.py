@@ -21,7 +21,6 @@ import numpy as np
 
 from sorel.certificate.criteria import relative, unit
 from sorel.certificate.known import KnownCurvature
-from sorel.certificate.margins import margin_bound
 from sorel.certificate.rounding import (
     ROUNDINGS,
     UNIT,
@@ -165,8 +164,6 @@ class Certifier:
         self.rounding = Rounding(
             self.engine, self.penalty, problem.zero_loss, self.engine.spec.offset_error
         )
-        # Parameters at which a bound was found that may be better than those it was asked for.
-        self.candidate: FloatArray | None = None
         # A lower bound on every objective.
         self.least = _least_value(problem)
 
@@ -218,8 +215,6 @@ class Certifier:
                 point, dual, value, gradient, target, max_products
             )
             bound = min(bound, refined)
-            if refine == np.inf:
-                bound = min(bound, self._margin_bound(point, dual, value))
         if value - self.least < bound.total:
             bound = _Bound(value - self.least, 0.0)
         gap, size = above + bound.total, unit(problem, primal, point)
@@ -320,25 +315,6 @@ class Certifier:
                 return bound, passes
         formed, _ = self._descend(self._newton_point, *start)
         return min(bound, formed), passes
-
-    def _margin_bound(self, point: Point, dual: Dual, value: float) -> _Bound:
-        """The same from margins that need not be those of any parameters, where rows are few."""
-        rounding = self.rounding
-        try:
-            found = margin_bound(self.problem, point, dual)
-        except np.linalg.LinAlgError:
-            return _NO_BOUND
-        if found is None or not found.value > -math.inf:
-            return _NO_BOUND
-        self.candidate = found.coef
-        margins = rounding.margins(found.coef) + rounding.difference(found.origin)
-        error, slopes = rounding.losses(point, dual, found.expected, margins)
-        slopes = max(slopes, found.slopes)
-        error += margins * slopes + rounding.penalty_value(
-            self.penalty.value(found.coef), found.coef
-        )
-        error += rounding.bracket(found.bracket, found.coef, found.gradient, slopes, 0.0)
-        return _Bound(max(value - found.value, 0.0) + error, error)
 
     def _matrix_cost(self) -> float:
         """Products that cost as much as a matrix; 0 where there are none to be had."""

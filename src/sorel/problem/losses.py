@@ -165,15 +165,6 @@ class Loss(ABC):
             chord = slope**2 / above
         return xp.where(chord < bound, xp.maximum(chord, curvature), bound)
 
-    def centred(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Targets y', origins z0 and factors c for which phi(y, z) = c phi(y', z - z0).
-
-        Where it can be, the loss of y' is least at 0, beside which margins have more digits.
-        """
-        if self.translates:
-            return np.zeros_like(y), y, np.ones_like(y)
-        return y, np.zeros_like(y), np.ones_like(y)
-
     def predict(self, margins: ArrayLike) -> FloatArray:
         """What the margins predict: the inverse of the link."""
         z = np.asarray(margins, dtype=np.float64)
@@ -497,10 +488,6 @@ class Poisson(Deviance):
             )
         return y < 0.0
 
-    def centred(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        positive = np.where(y > 0.0, y, 1.0)
-        return np.where(y > 0.0, 1.0, 0.0), np.log(positive), positive
-
     def value(self, y: Any, margins: Any) -> Any:
         xp, y, z = _arrays(y, margins)
         t = z - xp.log(xp.where(y > 0.0, y, 1.0))
@@ -535,9 +522,6 @@ class Gamma(Deviance):
 
     def refused(self, y: Any) -> Any:
         return y <= 0.0
-
-    def centred(self, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        return np.ones_like(y), np.log(y), np.ones_like(y)
 
     def value(self, y: Any, margins: Any) -> Any:
         xp, y, z = _arrays(y, margins)

@@ -284,9 +284,6 @@ class _Ledger:
                 self._enter(w, self.dual, found)
             else:
                 self.run.passes += found.passes
-            better = self.certifier.candidate
-            if better is not None and self.relative_gap > self.run.tol:
-                self._enter(better, self.dual, certify(engine.point(better), self.dual))
         return self.w, self.dual
 
     def _rounded(self, w: FloatArray) -> tuple[FloatArray, bool]:
