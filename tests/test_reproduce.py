@@ -328,6 +328,9 @@ def test_traces():
     quasi_newton = trace_lbfgs(problem, 40)
     assert quasi_newton.passes[-1] == len(quasi_newton.passes) <= 40
     assert (np.diff(quasi_newton.objective) <= 0).all()
+    smooth = sorel.Problem(X, y, risk="mean", penalty=sorel.L2(1.0))
+    end = trace_lbfgs(smooth, 200).objective[-1]
+    assert end == pytest.approx(sorel.solve(smooth, tol=1e-12).objective, rel=1e-10)
 
 
 def test_published_schedule_loses_what_it_reached_on_yacht():
