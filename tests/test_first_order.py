@@ -188,11 +188,6 @@ def test_bad_settings_are_refused(cls, settings, message):
         cls(**settings)
 
 
-def test_bad_seeds_are_refused():
-    with pytest.raises(ValueError, match="nonnegative int"):
-        sorel.solve(make(), "sgd", random_state=-1)
-
-
 def test_warm_start_continues():
     problem = make()
     first = quietly(problem, SOREL("paper"), tol=1e-4, max_passes=400)

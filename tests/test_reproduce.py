@@ -22,7 +22,7 @@ from sorel.reproduce.cells import Dataset, Work, cell
 from sorel.reproduce.claims import HOLDS, HOLDS_NOT, IN_PART, NOT_ENOUGH, NOT_MEASURED, claims
 from sorel.reproduce.experiments import constants, late, plane, trace, trace_lbfgs
 from sorel.reproduce.plan import FIXED_RUNS, Results, collect, load_data
-from sorel.reproduce.result_tables import knob_free, late_levels, reached
+from sorel.reproduce.result_tables import late_levels
 from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, make_settings, texts
 
 METHODS = (*ALL_METHODS, *APPENDIX_METHODS)
@@ -92,12 +92,6 @@ def test_curves_choices_and_tables_agree(results):
     for _, part in results.tuning.groupby(["risk", "batch", "method"]):
         chosen = part[part["chosen"]]["score"].item()
         assert chosen <= part["score"].min() + 1e-12
-    row = reached(results).set_index(["risk", "batch", "method"]).loc["esrm:2", 1, "lbfgs"]
-    run = curves.query("risk == 'esrm:2' and batch == 1 and method == 'lbfgs' and seed == 1")
-    assert row["passes_1e-03"] == run[run["suboptimality"] <= 1e-3]["passes"].iloc[0]
-    table = knob_free(results)
-    assert list(table["dataset"]) == ["generated", "generated"]
-    assert (table["grid 1e-06"] > 0).all()
 
 
 def test_claims_are_computed(results):
@@ -135,7 +129,7 @@ SAYINGS = {
     "power_batch": (HOLDS, "SOREL 15, the best of the four is SGD (batch 64) with 10"),
     "batches_gain": (HOLDS, "LSVRG 2 in passes, 1.3 in CPU time; Prospect 2 in passes, 1.3 in CPU"),
     "negative": (HOLDS, "up to 1e-02 .. (kin8nm, CVaR(0.5)) .. the least of 8800 values"),
-    "knob_free": (HOLDS_NOT, "median 0.44, from 0.00 to 0.75 .. median 0.44 .. 1.75 .. 4 of 4 .. 3"),
+    "knob_free": (HOLDS_NOT, "median 0.44, from 0.00 to 0.75 .. 0.44 .. 1.75 .. 4 of 4 .. 3"),
     "follows_theorem": (IN_PART, "is 16 to 16 times its bound"),
     "stability": (HOLDS_NOT, "tuned, 1 of 2 .. 99 outer iterations .. 0 do, and 0 with one"),
     "cvar_weights": (HOLDS_NOT, "(0 indices) .. n = 6553 add up to 1 - 1.5e-04"),
@@ -180,6 +174,7 @@ def test_what_the_claims_say_of_known_curves():
                                    "with": {"objective": none + 1.0, "w": none}}},
         {"paths": {"without": [0.0, 1.0, -1.0, 1.0, -1.0], "with": [0.0]}}, -1e-14,
     )  # fmt: skip
+    assert late_levels(results)["at iteration"].tolist() == [0, 50, 0]
     said = {claim.claim: claim for claim in claims(results)}
     for name, (verdict, words) in SAYINGS.items():
         found = said[texts("claims", name)[1]]
@@ -210,15 +205,6 @@ def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
     verdicts = {claim.claim: claim.verdict for claim in claims(changed)}
     assert verdicts["SOREL converges to the true optimum in every setting."] == verdict
     assert verdicts["LSVRG and Prospect often fail to reach the true optimum."] == HOLDS
-
-
-def test_late_levels_notice_a_loss(results):
-    level = [1.0, 1e-3, 1e-8, *[1e-2] * 20]
-    frame = pd.DataFrame({"iteration": range(len(level)), "suboptimality": level})
-    frame = frame.assign(dataset="generated", risk="esrm:2", run="tuned")
-    table = late_levels(replace(results, late=frame))
-    assert table.loc[0, "lost"]
-    assert table.loc[0, "at iteration"] == 2
 
 
 # Restart and parallel work.
