@@ -9,20 +9,9 @@ import math
 
 import numpy as np
 import pytest
+from helpers import quietly
 from sklearn.exceptions import ConvergenceWarning
-from stochastic import (
-    PENALTIES,
-    WEIGHTS,
-    D,
-    N,
-    X,
-    last_iterate,
-    make,
-    optimum,
-    plan,
-    quietly,
-    snapshot,
-)
+from stochastic import PENALTIES, WEIGHTS, D, N, X, last_iterate, make, optimum, plan, snapshot
 
 import sorel
 from sorel.solvers import (

@@ -152,9 +152,8 @@ def test_what_the_claims_say_of_known_curves():
             where = {"dataset": key[0], "risk": key[1], "batch": batch, "method": method}
             curves.append(pd.DataFrame({"iteration": k, "passes": passes, "seconds": seconds,
                                         "suboptimality": level, "seed": 1, **where}))  # fmt: skip
-            reach = dict.fromkeys(
-                ("passes_1e-06", "passes_1e-09"), passes[arrival] if arrival else np.inf
-            )
+            arrived = passes[arrival] if arrival else np.inf
+            reach = {"passes_1e-06": arrived, "passes_1e-09": arrived}
             tuning.append({"alpha": 0.1, "C": 0.1, "chosen": True, **reach, **where})
     runs = {("kin8nm", "tuned"): 1e-2, ("power", "tuned"): 1e-12, ("power", "stable"): 1e-10}
     late_runs = [
@@ -179,9 +178,8 @@ def test_what_the_claims_say_of_known_curves():
     for name, (verdict, words) in SAYINGS.items():
         found = said[texts("claims", name)[1]]
         assert (name, found.verdict) == (name, verdict), found.measured
-        assert re.search(re.escape(words).replace(r"\ \.\.\ ", ".*"), found.measured), (
-            found.measured
-        )
+        pattern = re.escape(words).replace(r"\ \.\.\ ", ".*")
+        assert re.search(pattern, found.measured), found.measured
 
 
 @pytest.mark.parametrize(
