@@ -100,8 +100,7 @@ def test_claims_are_computed(results):
     assert all(claim.measured for claim in found.values())
 
 
-# Passes to the optimum on power and on kin8nm, with ESRM(2) and CVaR(0.5) each (0: never), and what
-# a pass costs.
+# Passes to the optimum (0: never) on power and kin8nm, ESRM(2) and CVaR(0.5); seconds of a pass.
 ARRIVALS = {
     "sgd": ([0, 20, 0, 0], 1.0), "lsvrg": ([0, 0, 36, 0], 1.0), "prospect": ([10, 0, 30, 0], 2.0),
     "sorel": ([20, 30, 40, 0], 1.0), "sorel-auto": ([15, 15, 15, 15], 4.0),
