@@ -236,9 +236,8 @@ def test_weights_that_miss_the_optimality_conditions_are_corrected(seed):
 @pytest.mark.parametrize("weighted", [False, True])
 def test_a_correction_goes_straight_to_the_edge_of_the_set(risk, weighted):
     rng = np.random.default_rng(3)
-    X, y, omega = rng.normal(size=(40, 2)), rng.normal(size=40), np.full(40, 1.0 / 40)
-    if weighted:
-        omega = rng.dirichlet(np.ones(40))
+    X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
+    omega = rng.dirichlet(np.ones(40)) if weighted else np.full(40, 1.0 / 40)
     problem = sorel.Problem(X, y, loss="linear", risk=sorel.Deviation(risk), sample_weight=omega)
     engine = problem.engine
     dual = engine.worst_case(engine.point(0.1 * np.ones(2)))
