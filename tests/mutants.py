@@ -47,14 +47,14 @@ TESTS = {
         "solvers/schedule", "solvers/sorel", "solvers/tails",
     )},
     **{f"solvers/{name}.py": ["test_rival_steps.py", "test_rivals.py"]
-       for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd")},
+       for name in ("admm", "apd", "drago", "pdhg", "stochastic_pd", "subgradient")},
     **{name: ["tensors"] for name in _TORCH},
     "__": ["test_docs.py", "test_streams.py"],
     "_lib/names.py": ["test_tables.py"],
     "_lib/": ["test_inputs.py", "test_own_losses.py", "test_docs.py", "test_plots.py",
               "test_metrics.py", "test_estimators.py"],
     "certificate/": ["test_rounding.py", "test_classes.py", "test_units.py", "test_epochs.py",
-                     "test_linear.py", "test_newton.py", "test_problem.py"],
+                     "test_solve.py", "test_linear.py", "test_newton.py", "test_problem.py"],
     "cli/fit_on_cluster.py": ["test_dask_cli.py"],
     "cli/signals.py": ["test_signals.py"],
     "cli/": ["test_penalty_settings.py", "test_cli_linear.py", "test_cli.py",
@@ -97,7 +97,7 @@ TESTS = {
     "solvers/solve.py": ["test_solve.py", "test_checkpoints.py", "test_first_order.py"],
     "solvers/": ["test_line_search.py", "test_augmented.py", "test_epochs.py",
                  "test_quasi_newton.py", "test_first_order.py", "test_constant.py",
-                 "test_newton.py"],
+                 "test_auto.py", "test_newton.py", "test_solve.py"],
 }  # fmt: skip
 
 

@@ -10,15 +10,7 @@ import sorel
 # The benchmarks are a folder of the repository, not part of the installed package.
 pytest.importorskip("benchmarks", reason="benchmarks are not part of an installed package")
 
-from benchmarks import (
-    classes,
-    common,
-    elastic_net,
-    first_use,
-    rival_codes,
-    rivals,
-    scaling,
-)
+from benchmarks import classes, common, elastic_net, first_use, rival_codes, rivals, scaling
 from benchmarks import scaling_cases as cases
 
 BUDGET = common.Budget(repeats=1, seconds=5.0)

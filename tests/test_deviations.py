@@ -15,7 +15,7 @@ from sklearn.metrics import mean_pinball_loss
 
 import sorel
 from sorel import ESRM, CVaR, Extremile, Mean, Mixture, QuantileRegressor, RankRegressor
-from sorel.solvers.deviations import minimize_deviation
+from sorel.solvers.deviations import corrected, minimize_deviation
 from sorel.solvers.linear_programs import TailProgram
 
 
@@ -221,3 +221,33 @@ def test_more_columns_than_rows_are_left_to_runs(monkeypatch):
     assert min(found.passes, found.n_iter) > 0
     with pytest.raises(TypeError, match="not callable"):
         minimize_deviation(X.T, rng.normal(size=200), CVaR(0.2), l1=0.02)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_that_miss_the_optimality_conditions_are_corrected(seed):
+    """Without an l2 a bound exists only where X^T lam is exact: nine digits need the correction."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((400, 20)) * np.geomspace(1.0, 1e3, 20)
+    model = RankRegressor(tol=1e-9).fit(X, X @ rng.normal(size=20) + rng.standard_t(2, 400))
+    assert model.relative_gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("risk", [CVaR(0.3), ESRM(2.0), Extremile(3.0)], ids=repr)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_correction_goes_straight_to_the_edge_of_the_set(risk, weighted):
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(size=(40, 2)), rng.normal(size=40)
+    omega = rng.dirichlet(np.ones(40)) if weighted else np.full(40, 1.0 / 40)
+    problem = sorel.Problem(X, y, loss="linear", risk=sorel.Deviation(risk), sample_weight=omega)
+    engine = problem.engine
+    dual = engine.worst_case(engine.point(0.1 * np.ones(2)))
+    for size in (1e-3, 1.0, 1e3):
+        change = size * rng.normal(size=40)
+        move = engine.weights(dual) - omega - omega * (change - omega @ change)
+        found = engine.weights(corrected(engine, dual, change, engine.uniform())) - omega
+        share = found @ move / (move @ move)
+        np.testing.assert_allclose(found, share * move, atol=1e-14)
+        assert share > 0.0
+        assert (
+            engine.nearest_dual(omega + 1.01 * share * move)[1] > 1e-3 * np.abs(share * move).max()
+        )

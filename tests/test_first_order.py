@@ -9,20 +9,9 @@ import math
 
 import numpy as np
 import pytest
+from helpers import quietly
 from sklearn.exceptions import ConvergenceWarning
-from stochastic import (
-    PENALTIES,
-    WEIGHTS,
-    D,
-    N,
-    X,
-    last_iterate,
-    make,
-    optimum,
-    plan,
-    quietly,
-    snapshot,
-)
+from stochastic import PENALTIES, WEIGHTS, D, N, X, last_iterate, make, optimum, plan, snapshot
 
 import sorel
 from sorel.solvers import (
@@ -186,11 +175,6 @@ def refused_steps():
 def test_bad_settings_are_refused(cls, settings, message):
     with pytest.raises(ValueError, match=message):
         cls(**settings)
-
-
-def test_bad_seeds_are_refused():
-    with pytest.raises(ValueError, match="nonnegative int"):
-        sorel.solve(make(), "sgd", random_state=-1)
 
 
 def test_warm_start_continues():

@@ -226,6 +226,7 @@ def test_default_grid_leads_from_the_mean_to_the_tail():
         assert len(set(risks)) == len(risks) == count
         assert (risks[0], risks[-1]) == (Mean(), sorel.parse_risk(tail))
         assert all(sorel.parse_risk(risk.spec) == risk for risk in risks)
+        assert risks[1](Y) == pytest.approx(0.97 * Y.mean() + 0.03 * risks[-1](Y))
 
 
 def test_report_of_a_gain_survives_copies(tmp_path):

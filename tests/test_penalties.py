@@ -13,17 +13,12 @@ from hypothesis import strategies as st
 from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 from sklearn.base import clone
 
+from sorel import L2, Box, Budget, ElasticNet, NonNegative, Simplex
 from sorel.penalties import (
-    L2,
     PURE_L2,
     SEPARABLE,
     SIMPLEX,
-    Box,
-    Budget,
-    ElasticNet,
-    NonNegative,
     Penalty,
-    Simplex,
     check_penalty,
     prox_inplace,
     prox_inplace_outputs,

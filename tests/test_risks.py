@@ -14,19 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 
 import sorel
-from sorel.risks import (
-    ESRM,
-    CustomSpectrum,
-    CVaR,
-    Deviation,
-    Extremile,
-    Max,
-    Mean,
-    Mixture,
-    Risk,
-    normalised_sample_weight,
-    parse_risk,
-)
+from sorel import ESRM, CustomSpectrum, CVaR, Deviation, Extremile, Max, Mean, Mixture, parse_risk
+from sorel.risks import Risk, normalised_sample_weight
 
 EXTREMES = [
     Mean(),

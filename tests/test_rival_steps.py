@@ -28,13 +28,8 @@ class Plain:
     def __init__(self, intercept=False, penalty="l2"):
         X, y = make_data("squared", N, D, seed=8)
         self.l2, self.l1 = L2, L1 if penalty == "elastic" else 0.0
-        self.problem = sorel.Problem(
-            X,
-            y,
-            risk="esrm:2",
-            fit_intercept=intercept,
-            penalty=sorel.ElasticNet(L2, L1) if penalty == "elastic" else sorel.L2(L2),
-        )
+        used = sorel.ElasticNet(L2, L1) if penalty == "elastic" else sorel.L2(L2)
+        self.problem = sorel.Problem(X, y, risk="esrm:2", fit_intercept=intercept, penalty=used)
         self.X = np.column_stack([X, np.ones(N)]) if intercept else X
         self.y = y - self.problem.engine.spec.offset
         self.sigma = self.problem.risk.weights(N)

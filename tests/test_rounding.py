@@ -303,12 +303,13 @@ def test_errors_of_margins_move_losses_no_more_than_charged(loss, risk, weighted
     sorel.Simplex(0.0), sorel.Simplex(5.0), sorel.Budget(1e-3, lower=0.0, upper=0.6),
     Ball(),
 ], ids=repr)  # fmt: skip
-def test_errors_of_a_gradient_move_its_bound_no_more_than_charged(penalty, blind):
+@pytest.mark.parametrize("last", [0.5, -0.9])
+def test_errors_of_a_gradient_move_its_bound_no_more_than_charged(penalty, blind, last):
     """An error of so much in units of the columns of X, with all signs."""
     rng = np.random.default_rng(9)
     X = rng.normal(size=(300, 3)) * [1.0, 30.0, 1e3]
     problem = Problem(X, rng.normal(size=300), penalty=penalty, engine=Blind if blind else None)
-    rounding, coef = rounding_of(problem), penalty.project(np.array([0.2, 0.3, 0.5]))
+    rounding, coef = rounding_of(problem), penalty.project(np.array([0.2, 0.3, last]))
     slope = 1e3 * rng.normal(size=3)
     columns = np.abs(slope) if blind else np.abs(X).max(axis=0)
     for gradient in (slope, -penalty.l2 * coef):

@@ -66,13 +66,13 @@ def test_when_an_inner_problem_is_solved():
     schedule = fresh()
     assert not schedule.is_solved(1.0, 0.0, 1.0, 0.0, noise=0.0)  # no step was taken
     schedule.note(1.0)
-    assert schedule.is_solved(1.0, 1.0, 1.0, 0.0, noise=0.0)
-    assert not schedule.is_solved(1.0, 1.1, 1.0, 0.0, noise=0.0)
-    assert schedule.is_solved(1.0, 1.1, 1.0, 0.0, noise=1.2)
+    assert schedule.is_solved(2.0, 2.0, 1.0, 0.0, noise=0.0)
+    assert not schedule.is_solved(2.0, 2.1, 1.0, 0.0, noise=0.0)
+    assert schedule.is_solved(2.0, 2.1, 1.0, 0.0, noise=2.2)
     # A step that was cut short or damped leaves work.
     for length, damping in ((0.05, 0.0), (1.0, 1.0)):
-        assert not schedule.is_solved(1.0, 0.5, length, damping, noise=0.0)
-        assert schedule.is_solved(1.0, 0.05, length, damping, noise=0.0)
+        assert not schedule.is_solved(2.0, 0.3, length, damping, noise=0.0)
+        assert schedule.is_solved(2.0, 0.15, length, damping, noise=0.0)
 
 
 def test_eta_from_weights_nearby_grows_faster_and_faster():
@@ -114,5 +114,5 @@ def test_a_schedule_does_not_depend_on_the_units_of_the_losses(scale, warm):
 def test_damping_comes_at_once_and_goes_step_by_step():
     assert next_damping(0.0, short=True) == next_damping(0.3, short=True) == 1.0
     assert next_damping(0.0, short=False) == 0.0
-    assert next_damping(1.0, short=False) == pytest.approx(0.1)
+    assert next_damping(0.5, short=False) == pytest.approx(0.05)
     assert next_damping(1e-4, short=False) == 0.0

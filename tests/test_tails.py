@@ -75,7 +75,7 @@ def test_rows_outside_that_come_to_be_the_worst_are_seen():
 @pytest.mark.parametrize(
     ("risks", "l2"),
     [
-        ([CVaR(a) for a in np.geomspace(0.5, 0.05, 12)], [0.01]),
+        ([CVaR(a) for a in (*np.geomspace(0.5, 0.05, 12), 0.3, 0.06)], [0.01]),
         (["cvar:0.2"], [1e-2, 5e-3, 2e-3, 1e-3]),
     ],
 )
