@@ -19,11 +19,10 @@ from sorel.dask.collections import is_frame, load
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators.base import SpectralFit, Task, WeightedRows, told
+from sorel.estimators.base import SpectralFit, WeightedRows
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant_model import ConstantModelWarning, Level, advice
 from sorel.estimators.default_risks import CLASSIFIER_RISK, RISK
-from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, Poisson, parse_loss
@@ -63,11 +62,11 @@ class _OnCluster(SpectralFit):
             del self.feature_names_in_
         return Loaded(client, rows)
 
-    def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
+    def _fit_loaded(self, loaded: Loaded, loss: Loss) -> None:
         data = WeightedRows(loaded, np.empty(0), None, loaded.total, None)
         try:
             with dropping_stopped_workers(loaded.client):
-                self._fit(Task(data, loss, given))
+                self._fit(data, loss)
             self.status_ += self._account(loaded)
         except ClusterError as error:
             reached = None if loaded.partitions is None else loaded.partitions.reached
@@ -257,7 +256,6 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
     ) -> DaskSpectralRiskRegressor:
@@ -297,7 +295,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
             mean = np.sum([part for part, _ in sums], axis=0) / loaded.total
             loaded.means = self._means = mean, sum(part for _, part in sums) / loaded.total
         try:
-            self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+            self._fit_loaded(loaded, loss)
         finally:
             self._means = None
         return self
@@ -391,7 +389,6 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskClassifier:
         """Fit the model.
 
@@ -425,7 +422,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
         except BaseException:
             loaded.close()
             raise
-        self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+        self._fit_loaded(loaded, loss)
         return self
 
     def _weigh_classes(self, loaded: Loaded) -> None:

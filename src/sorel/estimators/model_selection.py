@@ -237,7 +237,7 @@ def _score_fold(
     grid = list(snake_order(len(risks), len(l2s)))
     begin = now()
     task = model._task(**fitted.given)
-    fits = model._fits_along(task, [(risks[i], l2s[j]) for i, j in grid])
+    fits = model._fits_along(*task, [(risks[i], l2s[j]) for i, j in grid])
     for (i, j), _ in zip(grid, fits, strict=True):
         seconds = now() - begin
         if model.status_.startswith("interrupted"):
