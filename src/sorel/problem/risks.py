@@ -106,7 +106,9 @@ class Risk:
         >>> CVaR(0.5).cumulative(0.75)
         0.5
         """
-        return _on_unit_interval(self._cumulative_at, u, "u")
+        # T(1) is 1, but for a deviation.
+        whole = self._tail_at(np.ones(1))
+        return _on_unit_interval(lambda x: whole - self._tail_at(1.0 - x), u, "u")
 
     def tail(self, v: npt.ArrayLike) -> Any:
         """Evaluate T(v) = 1 - S(1 - v), the weight of the fraction v of largest losses.
@@ -128,9 +130,6 @@ class Risk:
         0.5
         """
         return _on_unit_interval(self._tail_at, v, "v")
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        raise NotImplementedError
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         raise NotImplementedError
@@ -405,9 +404,6 @@ class Mean(Risk):
     3.0
     """
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return u.copy()
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return v.copy()
 
@@ -445,10 +441,6 @@ class CVaR(Risk):
     def __init__(self, alpha: float) -> None:
         check_real("alpha", alpha, 0.0, 1.0, low_open=True, hint="CVaR(0.1) is the worst tenth")
         self._store(alpha=alpha)
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        alpha = float(self.alpha)
-        return np.maximum(0.0, alpha - (1.0 - u)) / alpha
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         alpha = float(self.alpha)
@@ -502,10 +494,6 @@ class ESRM(Risk):
         check_real("rho", rho, 0.0, math.inf, low_open=True, hint="ESRM(2.0) is a usual choice")
         self._store(rho=rho)
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        rho = float(self.rho)
-        return np.exp(-rho * (1.0 - u)) * (np.expm1(-rho * u) / math.expm1(-rho))
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         rho = float(self.rho)
         return np.expm1(-rho * v) / math.expm1(-rho)
@@ -542,9 +530,6 @@ class Extremile(Risk):
         check_real("r", r, 1.0, math.inf, hint="Extremile(2.0) is a usual choice")
         self._store(r=r)
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return np.power(u, float(self.r))
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore"):
             return -np.expm1(float(self.r) * np.log1p(-v))
@@ -577,9 +562,6 @@ class Max(Risk):
     >>> Max()([1.0, 5.0, 3.0])
     5.0
     """
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return (u >= 1.0).astype(np.float64)
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return (v > 0.0).astype(np.float64)
@@ -676,9 +658,6 @@ class Mixture(Risk):
     def _combine(self, parts: Iterator[FloatArray]) -> FloatArray:
         return np.asarray(sum(map(operator.mul, self._shares, parts)))
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return self._combine(risk._cumulative_at(u) for risk in self.components)
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return self._combine(risk._tail_at(v) for risk in self.components)
 
@@ -740,7 +719,6 @@ class CustomSpectrum(Risk):
     _kind: str
     _total: float
     _mass: FloatArray
-    _below: FloatArray
     _beyond: FloatArray
 
     def __init__(
@@ -817,11 +795,7 @@ class CustomSpectrum(Risk):
         panels = self._integrate(_GRID[:-1], np.full(_PANELS, 1.0 / _PANELS))
         total = math.fsum(panels)
         panels /= total
-        self._store(
-            _total=total,
-            _below=np.append(0.0, np.cumsum(panels)),
-            _beyond=np.append(np.cumsum(panels[::-1])[::-1], 0.0),
-        )
+        self._store(_total=total, _beyond=np.append(np.cumsum(panels[::-1])[::-1], 0.0))
 
     def _prepare_cumulative(self, function: Callable[[Any], Any]) -> None:
         values = _evaluate(function, _GRID.copy())
@@ -854,27 +828,15 @@ class CustomSpectrum(Risk):
             total += weight * values
         return total * width / self._total
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        if self._kind == "cumulative":
-            return np.clip(_evaluate(self._given, u) / self._total, 0.0, 1.0)
-        if self._kind == "vector":
-            m = self._mass.size
-            return np.interp(u, np.arange(m + 1) / m, np.append(0.0, np.cumsum(self._mass)))
-        cell = (u * _PANELS).astype(np.intp)
-        left = cell / _PANELS
-        part = self._integrate(left.ravel(), (u - left).ravel()).reshape(u.shape)
-        return np.minimum(self._below[cell] + part, 1.0)
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         if self._kind == "cumulative":
-            return 1.0 - self._cumulative_at(1.0 - v)
+            return 1.0 - np.clip(_evaluate(self._given, 1.0 - v) / self._total, 0.0, 1.0)
         if self._kind == "vector":
             m = self._mass.size
             reach = np.append(0.0, np.cumsum(self._mass[::-1]))
             return np.interp(v, np.arange(m + 1) / m, reach)
         cell = (v * _PANELS).astype(np.intp)
-        width = v - cell / _PANELS
-        part = self._integrate((1.0 - v).ravel(), width.ravel()).reshape(v.shape)
+        part = self._integrate(1.0 - v, v - cell / _PANELS)
         return np.minimum(self._beyond[_PANELS - cell] + part, 1.0)
 
     def _weights(self, n: int) -> FloatArray:
@@ -916,9 +878,6 @@ class Deviation(Risk):
             raise TypeError(f"risk must be a spectral risk such as CVaR(0.1), got {risk!r}.")
         check_real("share", share, 0.0, math.inf, hint="Deviation(risk) takes the mean off once")
         self._store(risk=risk, share=share)
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return self.risk._cumulative_at(u) - self.share * u
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return self.risk._tail_at(v) - self.share * v
