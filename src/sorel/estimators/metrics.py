@@ -20,7 +20,15 @@ from sorel.estimators.baselines import baselines
 from sorel.estimators.fit_warnings import MIN_TAIL_ROWS, TailSizeWarning, tail_rows
 from sorel.estimators.resampling import Resamples, resample
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
-from sorel.problem.risks import CVaR, Max, Mean, Risk, parse_risk, spelled
+from sorel.problem.risks import (
+    CVaR,
+    Max,
+    Mean,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+    spelled,
+)
 from sorel.solvers.base import make_generator
 
 __all__ = [
@@ -570,10 +578,11 @@ def tail_difference(
     losses = np.array(
         [sample_losses(y, given, loss, labels) for given in (prediction_a, prediction_b)]
     )
-    weight = _checked_weight(sample_weight, losses.shape[1:])
+    weight = None
+    if sample_weight is not None:
+        weight = normalised_sample_weight(sample_weight, losses.shape[1])
+        losses, weight = losses[:, weight > 0.0], weight[weight > 0.0]
     _check_level("level", level)
-    used = slice(None) if weight is None else weight > 0.0
-    losses, weight = losses[:, used], None if weight is None else weight[used]
     _warn_of_small_tail([(parsed, losses.shape[1], "")])
     rng = make_generator(random_state)
     found = _resample(parsed, losses, np.array([1.0, -1.0]), weight, n_resamples, rng)
@@ -593,18 +602,6 @@ def _resample(risk: Risk, losses: FloatArray, *more: Any) -> Resamples:
 def _check_level(name: str, level: Any) -> None:
     if not (is_real(level) and 0.0 < level < 1.0):
         raise ValueError(f"{name} must lie between 0 and 1, such as 0.95, got {level!r}")
-
-
-def _checked_weight(sample_weight: ArrayLike | None, shape: tuple[int, ...]) -> FloatArray | None:
-    if sample_weight is None:
-        return None
-    check_numbers(sample_weight, "sample_weight")
-    weight = np.asarray(sample_weight, dtype=np.float64)
-    if weight.shape != shape:
-        raise ValueError(f"sample_weight must have shape {shape}, got {weight.shape}")
-    if not (np.isfinite(weight).all() and (weight >= 0.0).all()):
-        raise ValueError("sample_weight must hold finite numbers of at least 0")
-    return weight
 
 
 def _warn_of_small_tail(cells: list[tuple[Risk, int, str]]) -> None:
@@ -696,7 +693,7 @@ def tail_report(
         parts += [
             (value, np.flatnonzero(codes == code), parts[0][2]) for code, value in enumerate(values)
         ]
-    weight = _checked_weight(sample_weight, (n,))
+    weight = None if sample_weight is None else normalised_sample_weight(sample_weight, n)
     measures: dict[str, tuple[Risk, int]] = {"mean": (Mean(), 0)}
     measures |= {f"cvar_{level:g}": (CVaR(level), 0) for level in levels} | {"worst": (Max(), 0)}
     if parts[0][2][1] is not None:

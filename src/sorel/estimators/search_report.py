@@ -143,9 +143,7 @@ class SearchReport:
         self, tail: Risk, mean_slack: float | None, rows: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.tail, self.mean_slack = spelled(tail), mean_slack
-        self._names = list(rows)
-        first = next(iter(rows.values()))
-        self._columns = {column: [row[column] for row in rows.values()] for column in first}
+        self._rows = [{"model": name, **row} for name, row in rows.items()]
 
     @property
     def table(self) -> Any:
@@ -156,7 +154,8 @@ class SearchReport:
         `..._low` and `..._high`; `within_slack`; `chosen`. A pandas DataFrame where pandas is
         installed, else a dictionary of its columns.
         """
-        return as_table(self._columns, index=self._names, index_name="model")
+        columns = {name: [row[name] for row in self._rows] for name in self._rows[0]}
+        return as_table(columns, index=columns.pop("model"), index_name="model")
 
     @property
     def verdict(self) -> str:
@@ -164,9 +163,7 @@ class SearchReport:
 
         It speaks of a gain only where the interval of the tail's change lies below 0.
         """
-        chosen = {
-            name: values[self._columns["chosen"].index(True)] for name, values in self._rows()
-        }
+        chosen = next(row for row in self._rows if row["chosen"])
         if chosen["model"] == PLAIN:
             if self.mean_slack is None:
                 return "no model beats the plain one"
@@ -186,13 +183,9 @@ class SearchReport:
             f"{words}, and {chosen['mean_change']:+.1%} ({low:+.1%} to {high:+.1%}) in their mean"
         )
 
-    def _rows(self) -> list[tuple[str, list[Any]]]:
-        return [("model", self._names), *self._columns.items()]
-
     def __str__(self) -> str:
         lines = [("model", "l2", "mean", "change", self.tail, "change", "within slack", "chosen")]
-        for values in zip(*(values for _, values in self._rows()), strict=True):
-            row = dict(zip(("model", *self._columns), values, strict=True))
+        for row in self._rows:
             cells = [row["model"], f"{row['l2']:.4g}" if is_real(row["l2"]) else row["l2"]]
             for what in ("mean", "tail"):
                 change, low, high = (row[f"{what}_{part}"] for part in ("change", "low", "high"))

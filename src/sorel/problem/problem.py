@@ -416,7 +416,7 @@ class Problem:
     def start(self) -> FloatArray:
         """A feasible parameter array to start from: 0 where the penalty allows it."""
         w = np.zeros(self.engine.shape)
-        w[: self.n_features] = self.penalty.feasible_start(w[: self.n_features].shape)
+        w[: self.n_features] = self.penalty.project(w[: self.n_features])
         return w
 
     def check_parameters(self, w: ArrayLike) -> FloatArray:

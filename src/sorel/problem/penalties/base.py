@@ -180,20 +180,6 @@ class Penalty(ABC):
             f"The {self.name} penalty is not known to be the same on a part of the coefficients."
         )
 
-    def prox_centered(self, v: ArrayLike, step: float, center: ArrayLike, tau: float) -> Array:
-        """argmin_u g(u) + ||u - center||^2 / (2 tau) + ||u - v||^2 / (2 step).
-
-        The two quadratics are one, around a point between `v` and `center`, so this is a single
-        ordinary `prox`. ``tau = inf`` drops the centre.
-        """
-        check_step(step)
-        if not tau > 0.0:
-            raise ValueError(f"tau must be > 0 (inf for no centre), got {tau!r}.")
-        v = np.asarray(v, dtype=np.float64)
-        ratio = step / tau
-        toward_center = (np.asarray(center, dtype=np.float64) - v) * (ratio / (1.0 + ratio))
-        return self.prox(v + toward_center, step / (1.0 + ratio))
-
     def conjugate_gradient(self, v: ArrayLike) -> Array:
         """argmax_u v.u - g(u): the gradient of the conjugate at `v`, or one of its subgradients.
 
@@ -254,10 +240,6 @@ class Penalty(ABC):
         """Euclidean projection onto the domain of g, as a new array."""
         # In a step this short only the domain counts.
         return np.array(self.prox(np.asarray(w, dtype=np.float64), _EPS**2), dtype=np.float64)
-
-    def feasible_start(self, d: int | tuple[int, ...]) -> Array:
-        """Return the point of the domain nearest to the origin, of length or shape `d`."""
-        return self.project(np.zeros(d))
 
     def bounds(self, d: int) -> tuple[Array, Array] | None:
         """Bounds of the domain as two arrays of length `d`; None where there are none."""
