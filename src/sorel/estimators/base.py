@@ -17,6 +17,7 @@ from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import (
+    _check_n_features,
     _check_sample_weight,
     _check_y,
     check_is_fitted,
@@ -528,11 +529,7 @@ def _is_small(X: Any) -> bool:
 
 
 def _check_columns(model: Any, rows: RowSource) -> None:
-    if rows.n_features != model.n_features_in_:
-        raise ValueError(
-            f"X has {rows.n_features} features, but {type(model).__name__} is expecting "
-            f"{model.n_features_in_} features as input"
-        )
+    _check_n_features(model, rows, reset=False)
     names = getattr(model, "feature_names_in_", None)
     if names is not None and rows.columns is not None and rows.columns != names.tolist():
         raise ValueError(

@@ -348,8 +348,8 @@ class _Choice:
         """Whether the mean loss is within the slack, one standard error included."""
         if self._slack is None or point == self.reference:
             return True
-        found = comparison.change(Mean(), point)
-        return found.change + found.standard_error <= self._slack
+        _, change, error = comparison.change(Mean(), point)
+        return change + error <= self._slack
 
     def _best_of(self, points: NDArray[np.bool_]) -> int:
         """The best score, and of equals the plain fit."""

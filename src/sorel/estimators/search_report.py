@@ -45,14 +45,6 @@ class Fold(NamedTuple):
     trained: int
 
 
-class Change(NamedTuple):
-    """A risk averaged over the folds, its relative change against the plain fit, and the error."""
-
-    value: float
-    change: float
-    standard_error: float
-
-
 class Comparison:
     """Held-out losses of models against those of one of them.
 
@@ -71,8 +63,11 @@ class Comparison:
             np.concatenate([fold.rows for fold in folds]), return_inverse=True
         )
 
-    def change(self, risk: Risk, model: int) -> Change:
-        """How the risk of a model compares; the standard error is that over the held-out rows."""
+    def change(self, risk: Risk, model: int) -> tuple[float, float, float]:
+        """A risk of a model, averaged over the folds, its relative change, and the error of that.
+
+        The standard error is that over the held-out rows.
+        """
         with np.errstate(all="ignore"):
             value, pull = self._influences(risk, model)
             if risk not in self._bases:
@@ -82,21 +77,21 @@ class Comparison:
             pull = (pull - (1.0 + change * np.sign(base)) * base_pull) / abs(base)
             # A row that several folds hold out counts once.
             total = np.bincount(self._places, weights=pull)
-            return Change(value, float(change), float(np.sqrt(np.sum(total**2))))
+            return value, float(change), float(np.sqrt(np.sum(total**2)))
 
     def interval(self, what: str, risk: Risk, model: int, tried: int) -> dict[str, float]:
         """A risk, its change and the ends of its interval, where as many models were tried."""
-        found = self.change(risk, model)
+        value, change, error = self.change(risk, model)
         held_out = len(self._rows)
         trained = np.mean([fold.trained for fold in self._folds])
         freedom = max(held_out * risk.effective_share(held_out) - 1.0, 1.0)
         quantile = student.ppf(1.0 - 0.5 * (1.0 - _LEVEL) / max(tried, 1), freedom)
-        margin = quantile * found.standard_error * math.sqrt(1.0 + held_out / trained)
+        margin = quantile * error * math.sqrt(1.0 + held_out / trained)
         return {
-            what: found.value,
-            f"{what}_change": found.change,
-            f"{what}_low": float(found.change - margin),
-            f"{what}_high": float(found.change + margin),
+            what: value,
+            f"{what}_change": change,
+            f"{what}_low": float(change - margin),
+            f"{what}_high": float(change + margin),
         }
 
     def _influences(self, risk: Risk, model: int) -> tuple[float, FloatArray]:

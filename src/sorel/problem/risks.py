@@ -566,16 +566,6 @@ class Max(Risk):
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return (v > 0.0).astype(np.float64)
 
-    def _weights(self, n: int) -> FloatArray:
-        sigma = np.zeros(n)
-        sigma[-1] = 1.0
-        return sigma
-
-    def _increments(self, omega: FloatArray) -> FloatArray:
-        sigma = np.zeros(omega.size)
-        sigma[np.flatnonzero(omega)[-1]] = 1.0
-        return sigma
-
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         # With sample weights the cap 1 / omega_i differs from item to item.
         return None if weighted else (0.0 if n > 1 else 1.0, float(n))
