@@ -125,6 +125,14 @@ def baselines(
     """
     from sklearn.base import clone
 
+    from sorel.estimators.base import SpectralFit
+
+    if not isinstance(model, SpectralFit):
+        raise TypeError(
+            "model must be a SpectralRiskRegressor or a SpectralRiskClassifier, got "
+            f"{type(model).__name__}; of a search take one with its best_risk_ and best_l2_, of a "
+            "pipeline the last step, with X as that step sees it"
+        )
     plain = clone(model).set_params(risk="mean", verbose=0, checkpoint=None)
     plain._warns_of_model = False
     plain.fit(X, y, sample_weight, **({} if offset is None else {"offset": offset}))
@@ -135,8 +143,9 @@ def baselines(
     if loss.affine:
         return found
     if local is plain:
-        X, y, sample_weight = plain._read(X, y, sample_weight)
-        margins, y = to_numpy(plain._scores(X)), to_numpy(y)
+        margins = to_numpy(plain._scores(X))
+        _, y, sample_weight = plain._read(X, y, sample_weight)
+        y = to_numpy(y)
     else:
         y = np.asarray(y)
         given = plain.decision_function(X) if loss.is_classifier else plain.predict(X)

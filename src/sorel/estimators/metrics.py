@@ -17,7 +17,12 @@ from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.baselines import baselines
-from sorel.estimators.fit_warnings import MIN_TAIL_ROWS, TailSizeWarning, tail_rows
+from sorel.estimators.fit_warnings import (
+    MIN_ERROR_ROWS,
+    MIN_TAIL_ROWS,
+    TailSizeWarning,
+    tail_rows,
+)
 from sorel.estimators.resampling import Resamples, resample
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.problem.risks import (
@@ -583,9 +588,11 @@ def tail_difference(
         weight = normalised_sample_weight(sample_weight, losses.shape[1])
         losses, weight = losses[:, weight > 0.0], weight[weight > 0.0]
     _check_level("level", level)
+    if not (is_real(n_resamples) and n_resamples >= 1 and n_resamples % 1 == 0):
+        raise ValueError(f"n_resamples must be a whole number above 0, got {n_resamples!r}")
     _warn_of_small_tail([(parsed, losses.shape[1], "")])
     rng = make_generator(random_state)
-    found = _resample(parsed, losses, np.array([1.0, -1.0]), weight, n_resamples, rng)
+    found = _resample(parsed, losses, np.array([1.0, -1.0]), weight, int(n_resamples), rng)
     risk_a, risk_b = (parsed(part, weight) for part in losses)
     return TailDifference(
         risk_a - risk_b, found.interval(level), found.p_value(), risk_a, risk_b, found.error
@@ -612,7 +619,8 @@ def _warn_of_small_tail(cells: list[tuple[Risk, int, str]]) -> None:
         risk, n, where = cells[sizes.index(rows)]
         warn(
             f"the tail of {spelled(risk)} holds {rows:.3g} of {n} rows{where}: intervals "
-            f"from fewer than {MIN_TAIL_ROWS} are rough; take a milder risk, or more rows",
+            f"from fewer than {MIN_TAIL_ROWS} are rough, and from fewer than {MIN_ERROR_ROWS} "
+            "there are none; take a milder risk, or more rows",
             TailSizeWarning,
         )
 
@@ -621,7 +629,7 @@ def tail_report(
     y_true: ArrayLike,
     y_pred: ArrayLike,
     groups: ArrayLike | None = None,
-    levels: Sequence[float] = (0.5, 0.1, 0.05, 0.01),
+    levels: float | Sequence[float] = (0.5, 0.1, 0.05, 0.01),
     loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
@@ -640,7 +648,7 @@ def tail_report(
         Predictions, margins or probabilities, whichever the loss takes.
     groups : array-like of shape (n,), optional
         A value per sample; samples with the same value are reported together.
-    levels : sequence of float, default=(0.5, 0.1, 0.05, 0.01)
+    levels : float or sequence of float, default=(0.5, 0.1, 0.05, 0.01)
         Fractions whose mean loss is shown, as columns ``cvar_0.5`` and so on. A fraction of less
         than one sample is the worst sample.
     loss : str, Loss or callable, optional
@@ -682,6 +690,11 @@ def tail_report(
     >>> list(report.index), list(report["mean"])
     (['all', '(zero)'], [1.25, 0.0])
     """
+    if not (against is None or isinstance(against, Mapping)):
+        raise TypeError(
+            "against must map names to predictions, such as {'plain': y_pred}, got "
+            f"{type(against).__name__}"
+        )
     models = {"all": y_pred} | {f"({name})": given for name, given in (against or {}).items()}
     parts: list[tuple[Any, Any, _Columns]] = []
     for name, given in models.items():
@@ -695,7 +708,8 @@ def tail_report(
         ]
     weight = None if sample_weight is None else normalised_sample_weight(sample_weight, n)
     measures: dict[str, tuple[Risk, int]] = {"mean": (Mean(), 0)}
-    measures |= {f"cvar_{level:g}": (CVaR(level), 0) for level in levels} | {"worst": (Max(), 0)}
+    measures |= {f"cvar_{level:g}": (CVaR(level), 0) for level in np.ravel(levels).tolist()}
+    measures["worst"] = (Max(), 0)
     if parts[0][2][1] is not None:
         measures["bias"] = (Mean(), 1)
     if interval is not None:

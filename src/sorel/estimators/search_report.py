@@ -21,6 +21,7 @@ from scipy.stats import t as student
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import is_real
 from sorel.estimators.baselines import PLAIN
+from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, tail_rows
 from sorel.estimators.resampling import OrderedLosses
 from sorel.problem.risks import Mean, Risk, spelled
 
@@ -87,6 +88,8 @@ class Comparison:
         freedom = max(held_out * risk.effective_share(held_out) - 1.0, 1.0)
         quantile = student.ppf(1.0 - 0.5 * (1.0 - _LEVEL) / max(tried, 1), freedom)
         margin = quantile * error * math.sqrt(1.0 + held_out / trained)
+        if min(tail_rows(risk, len(fold.rows)) for fold in self._folds) < MIN_ERROR_ROWS:
+            margin = math.nan
         return {
             what: value,
             f"{what}_change": change,
@@ -146,7 +149,8 @@ class SearchReport:
 
         Columns: `l2`; `mean` and `tail`, averages over the folds; `mean_change` and `tail_change`
         against the plain fit (-0.1 is a tenth less), with 95% intervals for all that was tried in
-        `..._low` and `..._high`; `within_slack`; `chosen`. A pandas DataFrame where pandas is
+        `..._low` and `..._high`, NaN where a fold has fewer than two rows in the tail;
+        `within_slack`; `chosen`. A pandas DataFrame where pandas is
         installed, else a dictionary of its columns.
         """
         columns = {name: [row[name] for row in self._rows] for name in self._rows[0]}
@@ -166,17 +170,15 @@ class SearchReport:
             return f"no model beats the plain one within a mean slack of {slack}"
         name, tail = f"{chosen['model']} (l2 {chosen['l2']})", f"{self.tail} of the held-out losses"
         low, high = chosen["tail_low"], chosen["tail_high"]
-        told = f"{chosen['tail_change']:+.1%} (95% interval {low:+.1%} to {high:+.1%})"
+        told = f"{chosen['tail_change']:+.1%} (95% interval {_ends(low, high)})"
         if high < 0.0:
             words = f"{name} gains on the plain fit: {told} in {tail}"
         elif low > 0.0:
             words = f"{name} loses to the plain fit: {told} in {tail}"
         else:
             words = f"{name} cannot be told from the plain fit: {told} in {tail}"
-        low, high = chosen["mean_low"], chosen["mean_high"]
-        return (
-            f"{words}, and {chosen['mean_change']:+.1%} ({low:+.1%} to {high:+.1%}) in their mean"
-        )
+        ends = _ends(chosen["mean_low"], chosen["mean_high"])
+        return f"{words}, and {chosen['mean_change']:+.1%} ({ends}) in their mean"
 
     def __str__(self) -> str:
         lines = [("model", "l2", "mean", "change", self.tail, "change", "within slack", "chosen")]
@@ -184,7 +186,7 @@ class SearchReport:
             cells = [row["model"], f"{row['l2']:.4g}" if is_real(row["l2"]) else row["l2"]]
             for what in ("mean", "tail"):
                 change, low, high = (row[f"{what}_{part}"] for part in ("change", "low", "high"))
-                cells += [f"{row[what]:.4g}", f"{change:+.1%} [{low:+.1%}, {high:+.1%}]"]
+                cells += [f"{row[what]:.4g}", f"{change:+.1%} [{_ends(low, high, ', ')}]"]
             cells += [("no", "yes")[row["within_slack"]], ("", "yes")[row["chosen"]]]
             if row["model"] == PLAIN:
                 cells[3] = cells[5] = ""
@@ -195,3 +197,8 @@ class SearchReport:
 
     def __repr__(self) -> str:
         return f"<SearchReport: {self.verdict}>"
+
+
+def _ends(low: float, high: float, between: str = " to ") -> str:
+    """The ends of an interval in words; a fold may have too few rows in its tail for one."""
+    return "unknown" if math.isnan(low) else f"{low:+.1%}{between}{high:+.1%}"
