@@ -21,7 +21,7 @@ from sklearn.utils.fixes import parse_version
 
 import sorel
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators import ProgressLine
+from sorel.estimators.progress import ProgressLine
 from sorel.rows import MemmapRows, write_blocks
 from sorel.solvers import Newton
 

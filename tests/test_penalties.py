@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 from sklearn.base import clone
 
+from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 from sorel.penalties import (
     L2,
-    PURE_L2,
-    SEPARABLE,
-    SIMPLEX,
     Box,
     Budget,
     ElasticNet,
@@ -25,8 +23,6 @@ from sorel.penalties import (
     Penalty,
     Simplex,
     check_penalty,
-    prox_inplace,
-    prox_inplace_outputs,
     sample_values,
 )
 

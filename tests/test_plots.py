@@ -123,7 +123,7 @@ def test_losses_of_other_kinds(models):
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, optimum=0.0), "number other than 0"),
-        (lambda: SpectrumDisplay({}), "at least one risk"),
+        (lambda: SpectrumDisplay({}), "no weights to draw"),
         (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
         (lambda: PathDisplay({}, []), "no coefficients"),
         (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),

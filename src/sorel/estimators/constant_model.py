@@ -69,15 +69,14 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
         return Sample(X, y, sample_weight)
     else:
         rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False))
-        part = _host_rows(X, rows) if is_tensor(X) else X[rows]
+        if is_tensor(X):
+            # Torch takes longer to import than all the rest.
+            from sorel.estimators.tensor_data import host_rows
+
+            part = host_rows(X, rows)
+        else:
+            part = X[rows]
     return Sample(part, to_numpy(y[rows]), None if sample_weight is None else sample_weight[rows])
-
-
-def _host_rows(X: Any, rows: NDArray[np.int64]) -> Any:
-    # Torch takes longer to import than all the rest.
-    from sorel.estimators.tensor_data import host_rows
-
-    return host_rows(X, rows)
 
 
 def margin_spread(scores: FloatArray) -> float:

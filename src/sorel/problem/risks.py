@@ -780,7 +780,7 @@ class CustomSpectrum(Risk):
 
     def _prepare_density(self, density: Callable[[Any], Any]) -> None:
         values = _evaluate(density, _GRID.copy())
-        _check_spectrum(values, 1e-12)
+        _check_spectrum(values, 1e-12 * values.max())
         self._store(_total=1.0)
         panels = self._integrate(_GRID[:-1], np.full(_PANELS, 1.0 / _PANELS))
         total = math.fsum(panels)
@@ -789,25 +789,13 @@ class CustomSpectrum(Risk):
 
     def _prepare_cumulative(self, function: Callable[[Any], Any]) -> None:
         values = _evaluate(function, _GRID.copy())
-        if not np.isfinite(values).all():
-            raise ValueError(
-                "cumulative is not finite on [0, 1]; give a function with finite values."
-            )
-        total = values[-1]
-        if not total > 0.0:
-            raise ValueError(f"cumulative(1) must be positive, got {total!r}.")
+        total = float(values[-1])
+        _check_spectrum(np.diff(values), 1e-12 * abs(total), "the slope of cumulative")
         if abs(values[0]) > 1e-12 * total:
             raise ValueError(
                 f"cumulative(0) must be 0, got {values[0]!r}; subtract it from the function."
             )
-        slopes = np.diff(values) / total
-        if slopes.min() < -1e-12:
-            raise ValueError("cumulative decreases; give a nondecreasing function on [0, 1].")
-        if np.diff(slopes).min() < -1e-12:
-            raise ValueError(
-                "cumulative is not convex; a spectral risk gives larger losses no less weight."
-            )
-        self._store(_total=float(total))
+        self._store(_total=total)
 
     def _integrate(self, left: FloatArray, width: FloatArray) -> FloatArray:
         total = np.zeros_like(left)
@@ -1068,19 +1056,19 @@ def _evaluate(function: Callable[[Any], Any], points: FloatArray) -> FloatArray:
     return np.array(np.broadcast_to(values, points.shape))
 
 
-def _check_spectrum(values: FloatArray, tolerance: float) -> None:
+def _check_spectrum(values: FloatArray, tolerance: float, what: str = "density") -> None:
     if not np.isfinite(values).all():
         raise ValueError(
-            "density must be finite; give a spectrum that is unbounded at 1 as cumulative=S."
+            f"{what} must be finite; give a spectrum that is unbounded at 1 as cumulative=S."
         )
-    if values.min() < 0.0:
-        raise ValueError(f"density must be nonnegative, found {float(values.min())!r}.")
-    if values.max() == 0.0:
-        raise ValueError("density is zero everywhere; give at least one positive weight.")
-    if values.size > 1 and np.diff(values).min() < -tolerance * values.max():
+    if values.max() <= 0.0:
+        raise ValueError(f"{what} is zero everywhere; give at least one positive weight.")
+    if values.min() < -tolerance:
+        raise ValueError(f"{what} must be nonnegative, found {float(values.min())!r}.")
+    if values.size > 1 and np.diff(values).min() < -tolerance:
         where = int(np.argmin(np.diff(values)))
         raise ValueError(
-            "density must be nondecreasing (larger losses weigh no less), but falls from "
+            f"{what} must be nondecreasing (larger losses weigh no less), but falls from "
             f"{float(values[where])!r} to {float(values[where + 1])!r} at position {where + 1}."
         )
 

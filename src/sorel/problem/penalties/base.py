@@ -50,12 +50,6 @@ def check_number(value: Any, name: str) -> float:
     return number
 
 
-def check_step(step: float, name: str = "step") -> None:
-    """Refuse what is not a finite number > 0."""
-    if not 0.0 < step < math.inf:
-        raise ValueError(f"{name} must be a finite number > 0, got {step!r}.")
-
-
 def dot(a: ArrayLike, b: ArrayLike) -> float:
     """Inner product of two arrays of one shape."""
     return float(np.vdot(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
@@ -121,14 +115,8 @@ class Penalty(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = vars(cls)
-        if "name" not in own:
+        if "name" not in vars(cls):
             cls.name = cls.__name__
-        changed = own.keys() & _PREMISES if not cls.__module__.startswith("sorel.") else ()
-        if any(_from_package(cls, name) for name in changed):
-            for name in _CONSEQUENCES - own.keys():
-                if _from_package(cls, name):
-                    setattr(cls, name, vars(Penalty)[name])
 
     def __repr__(self) -> str:
         public = ((name, value) for name, value in vars(self).items() if not name.startswith("_"))
@@ -244,19 +232,6 @@ class Penalty(ABC):
     def bounds(self, d: int) -> tuple[Array, Array] | None:
         """Bounds of the domain as two arrays of length `d`; None where there are none."""
         return None
-
-
-# What a penalty is, and what the base class makes of it.
-_PREMISES = {"value", "prox", "conjugate"}
-_CONSEQUENCES = {
-    name for name in vars(Penalty) if name not in _PREMISES and not name.startswith("_")
-}
-
-
-def _from_package(cls: type, name: str) -> bool:
-    """Whether what a class inherits under this name is a formula of the package's own penalties."""
-    origin = next(parent for parent in cls.__mro__[1:] if name in vars(parent))
-    return origin.__module__.startswith("sorel.") and origin is not Penalty
 
 
 class _PlusRidge(Penalty):
