@@ -113,7 +113,7 @@ def test_losses_of_other_kinds(models):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: LossTailDisplay({}), "at least one model"),
+        (lambda: LossTailDisplay({}), "no losses to draw"),
         (lambda: LossTailDisplay({"a": [1.0]}, level=1.5), "between 0 and 1, got 1.5"),
         (lambda: LossTailDisplay({"a": [np.inf]}), "a has losses that are not finite"),
         (lambda: LossTailDisplay({"a": [[1.0]]}), "one loss per sample"),

@@ -59,9 +59,9 @@ class Risk:
     so that ``GridSearchCV`` can search ``risk__alpha``; only ``set_params`` changes an object in
     place.
 
-    A subclass names its constructor's arguments in ``_parameters`` and implements
-    ``_cumulative_at`` and ``_tail_at``; ``_weights`` and ``_increments`` may be overridden where a
-    closed form is more accurate.
+    A subclass names its constructor's arguments in ``_parameters`` and implements ``_tail_at``, the
+    function T; ``_weights`` and ``_increments`` may be overridden where a closed form is more
+    accurate.
 
     Attributes
     ----------
