@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse
 from helpers import make_data
@@ -62,5 +65,13 @@ def test_baselines_are_models_of_their_own(tmp_path):
             load_model(tmp_path / "m.skops").predict_proba(X), other.predict_proba(X)
         )
     assert not hasattr(found["plain fit + constant"], "gap_")
+    # A label that has no weight is none of the plain fit's.
+    weighted = baselines(SpectralRiskClassifier("cvar:0.5"), X, y, (y != y[0]).astype(float))
+    assert all(len(other.classes_) == 2 for other in weighted.values())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # names of columns are known to the plain fit
+        baselines(SpectralRiskClassifier("cvar:0.5"), pd.DataFrame(X, columns=list("abc")), y)
+    with pytest.raises(TypeError, match="got SpectralRiskRegressorCV; of a search take"):
+        baselines(sorel.SpectralRiskRegressorCV(), X, y)
     linear = SpectralRiskRegressor(loss="linear", fit_intercept=False, penalty=sorel.Simplex(0.0))
     assert list(baselines(linear, X, y.astype(float))) == ["plain fit"]

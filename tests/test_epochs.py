@@ -43,7 +43,7 @@ def test_epoch_equals_the_formula_step_by_step(penalty, loss, batch):
             v = w - 0.02 * direction
             if proximal:
                 w = (v + 0.01 * center) / 1.01
-                w[:D] = penalty.prox_centered(v[:D], 0.02, center[:D], 2.0)
+                w[:D] = penalty.prox(w[:D], 0.02 / 1.01)
             else:
                 v[:D] -= 0.02 * penalty.l2 * w[:D]
                 w = v - 0.01 * (w - center)

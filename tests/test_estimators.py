@@ -3,10 +3,8 @@ from __future__ import annotations
 import io
 import logging
 import math
-import pickle
 import subprocess
 import sys
-import warnings
 
 import numpy as np
 import pytest
@@ -23,11 +21,9 @@ from sklearn.utils.fixes import parse_version
 
 import sorel
 from sorel import CVaR, SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators import ProgressLine
+from sorel.estimators.progress import ProgressLine
 from sorel.rows import MemmapRows, write_blocks
 from sorel.solvers import Newton
-
-HAS_CALLBACKS = hasattr(SpectralRiskRegressor(), "set_callbacks")
 
 
 def regression(n=60, d=3, seed=0):
@@ -301,50 +297,6 @@ def test_progress_line_of_a_terminal(monkeypatch):
     assert text.count("\r") < 10  # ten a second
     assert text.count("\n") == 1
     assert text.endswith("s)\n")
-
-
-class Recorder:
-    """A callback that writes down what it is told, and may ask to stop."""
-
-    def __init__(self, stop_after: int | None = None) -> None:
-        self.events: list[tuple[str, str]] = []
-        self.models: list = []
-        self.stop_after = stop_after
-
-    def setup(self, estimator, context):
-        self.events.append(("setup", context.task_name))
-
-    def teardown(self, estimator, context):
-        self.events.append(("teardown", context.task_name))
-
-    def on_fit_task_begin(self, estimator, context):
-        self.events.append(("begin", context.task_name))
-
-    def on_fit_task_end(self, estimator, context, *, X=None, y=None, fitted_estimator=None):
-        self.events.append(("end", context.task_name))
-        if fitted_estimator is not None:
-            self.models.append((context.task_name, fitted_estimator.score(X, y)))
-        return self.stop_after is not None and len(self.models) >= self.stop_after
-
-
-@pytest.mark.skipif(not HAS_CALLBACKS, reason=f"no callbacks in scikit-learn {sklearn.__version__}")
-@pytest.mark.parametrize("classes", [0, 2, 3])
-def test_callbacks_see_every_check_and_may_stop_a_fit(classes):
-    kind, data = kind_and_data(classes)
-    recorder = Recorder()
-    model = kind("esrm:1", tol=1e-8).set_callbacks(recorder).fit(*data)
-    events = recorder.events
-    assert events[0] == ("setup", "fit")
-    assert events[-2:] == [("end", "fit"), ("teardown", "fit")]
-    assert events.count(("begin", "check")) == events.count(("end", "check"))
-    assert len(recorder.models) == len(model.history_) + 1
-    assert recorder.models[-1] == ("fit", model.score(*data))
-    pickle.loads(pickle.dumps(model))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # whoever asked for it needs no warning
-        model.set_callbacks(Recorder(2)).fit(*data)
-    assert len(model.history_) == 2
-    assert "stopped by the callback" in model.status_
 
 
 def test_importing_sorel_leaves_scikit_learn_alone():

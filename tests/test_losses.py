@@ -156,8 +156,8 @@ OBJECTS = [np.array(texts, dtype=object) for texts in TEXTS]
     [
         (LABELS, ["a", "a"], r"only one class, \['a'\]"),
         (LABELS, [0.1, 2.7, 1.4], "different real numbers.*loss='squared'"),
-        (LABELS, np.array(["a", "b", None, "a"], dtype=object), r"missing: y\[2\]"),
-        (LABELS, np.array(["a", "b", np.nan, "a"], dtype=object), r"missing: y\[2\]"),
+        (LABELS, np.array(["a", "b", None, "a"], dtype=object), r"missing value, y\[2\]"),
+        (LABELS, np.array(["a", "b", np.nan, "a"], dtype=object), r"missing value, y\[2\]"),
         (LABELS[:2], [0, 1, 2], "y has 3; use loss='multinomial'"),
         *[(["squared", "huber"], y, "numeric") for y in [*TEXTS, *OBJECTS]],
         (["squared"], [1.0, None], r"y\[1\]"),

@@ -197,6 +197,22 @@ def test_difference_of_tails_of_odd_models():
         tail_difference(*TAILS)
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
         tail_difference(*TAILS, level=1.0)
+    with pytest.raises(ValueError, match="n_resamples must be a whole number above 0, got 0"):
+        tail_difference(*TAILS, n_resamples=0)
+
+
+@pytest.mark.filterwarnings("ignore::sorel.TailSizeWarning")
+def test_a_tail_of_one_row_has_no_interval():
+    """Its influence is 0 in every sample, which is no certainty."""
+    for risk in ("max", "cvar:0.01"):
+        found = tail_difference(*TAILS, risk)
+        assert found.difference != 0.0
+        assert np.isnan([*found.interval, found.p_value, found.standard_error]).all()
+    table = tail_report(*TAILS[:2], levels=0.01, interval=0.9)
+    assert np.isnan(table["cvar_0.01_low"]["all"])
+    assert table["mean_low"]["all"] > 0.0
+    with pytest.raises(TypeError, match="against must map names to predictions"):
+        tail_report(*TAILS[:2], against=TAILS[2])
 
 
 def test_report_of_odd_groups():

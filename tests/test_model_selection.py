@@ -151,8 +151,10 @@ def test_interrupt_ends_the_search():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"risks": []}, "must not be empty"),
-        ({"l2s": []}, "must not be empty"),
+        ({"risks": []}, "risks is empty"),
+        ({"l2s": []}, "l2s is empty"),
+        ({"mean_slack": "3%"}, "such as 0.03 for 3%, got '3%'"),
+        ({"tail": "cvar:2"}, "tail='cvar:2': alpha must lie in"),
         ({"l2s": ["big"]}, "'auto'"),
         ({"risks": ["cvar"]}, "unknown risk"),
         ({"scoring": "best"}, "unknown scoring"),
@@ -255,6 +257,12 @@ def test_report_claims_nothing_where_nothing_is_to_be_gained():
     X, y = make_data("squared", 150, 4, 0)
     report = SpectralRiskRegressorCV(["cvar:0.5"], l2s=[0.01]).fit(X, y).search_report_
     assert "cvar:0.5 (l2 0.01) cannot be told from the plain fit" in report.verdict
+    # A maximum has no standard error, and its change no interval.
+    search = SpectralRiskRegressorCV("max", tail="max", l2s=0.01, mean_slack=None).fit(X, y)
+    report = search.search_report_
+    assert report.verdict == "no model beats the plain one" or "unknown" in report.verdict
+    assert np.isnan(report.table["tail_low"]["max"])
+    assert "[unknown]" in str(report)
 
 
 def test_intervals_of_a_report_cover_the_change():

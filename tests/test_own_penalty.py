@@ -10,7 +10,7 @@ from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 import sorel
 from sorel import ESRM, CVaR, ElasticNet, Max, Problem
 from sorel.models.proximal import ProximalModel
-from sorel.penalties import Penalty
+from sorel.penalties import Penalty, check_penalty
 from sorel.solvers import SOLVERS, UnsupportedProblemError
 
 L2, L1 = 0.02, 0.08
@@ -59,6 +59,11 @@ def test_the_elastic_net_rewritten_is_the_elastic_net(loss, shape, risk):
     own = Problem(X, y, risk=risk, loss=loss, penalty=OwnElasticNet(1e-3, 0.1), fit_intercept=True)
     expected = certified(own.with_penalty(ElasticNet(1e-3, 0.1)), tol=1e-8).objective
     assert certified(own, tol=1e-8).objective == pytest.approx(expected, rel=2e-8)
+
+
+def test_a_modulus_near_0_is_no_contradiction():
+    for l2 in (1e-7, 1e-9, 1e-11):
+        check_penalty(OwnElasticNet(l2, 0.0), (3,))
 
 
 def test_a_subclass_is_not_computed_as_its_parent():

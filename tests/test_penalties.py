@@ -14,14 +14,10 @@ from own_penalties import Ball, Doubled, GroupLasso, OwnElasticNet, Pseudohuber
 from sklearn.base import clone
 
 from sorel import L2, Box, Budget, ElasticNet, NonNegative, Simplex
+from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 from sorel.penalties import (
-    PURE_L2,
-    SEPARABLE,
-    SIMPLEX,
     Penalty,
     check_penalty,
-    prox_inplace,
-    prox_inplace_outputs,
     sample_values,
 )
 
@@ -78,15 +74,6 @@ def test_prox_satisfies_the_optimality_conditions(penalty, v, step):
     u = penalty.prox(v, step)
     scale = 1.0 + (np.abs(v).max() + np.abs(u).max()) / step
     assert subgradient_violation(penalty, u, (v - u) / step) <= 1e-13 * scale
-
-
-@by_penalty
-@pytest.mark.parametrize("tau", [0.3, 50.0, math.inf])
-def test_prox_centered_minimises_its_objective(penalty, tau):
-    step = 0.8
-    for v, center in 3.0 * np.random.default_rng(3).standard_normal((5, 2, D)):
-        u = penalty.prox_centered(v, step, center, tau)
-        assert subgradient_violation(penalty, u, (v - u) / step + (center - u) / tau) <= 1e-13
 
 
 @by_penalty
@@ -159,7 +146,7 @@ def test_outputs_are_columns(penalty):
     for name, args in (("prox", (0.6,)), ("conjugate_gradient", ()), ("project", ())):
         expected = [getattr(penalty, name)(column, *args) for column in v.T]
         np.testing.assert_allclose(getattr(penalty, name)(v, *args), np.stack(expected, axis=1))
-    assert penalty.value(penalty.feasible_start((D, 3))) < math.inf
+    assert penalty.value(penalty.project(np.zeros((D, 3)))) < math.inf
 
 
 @by_penalty
@@ -246,10 +233,6 @@ NOT_BOUNDS = (True, "0", np.zeros((2, 2)), [True, False], ["a"], [])
         (lambda: Box(0.0, [0.0, -math.inf], 1), ValueError, "0.0.*lower is infinite at index 1"),
         *[(lambda step=step: L2(1.0).prox(np.zeros(2), step), ValueError, "step must be a finite")
           for step in (0.0, -1.0, math.inf, math.nan)],
-        (lambda: Simplex(1.0).prox_centered(np.zeros(2), 0.0, np.zeros(2), 1.0), ValueError,
-         "step must be a finite number > 0"),
-        (lambda: Simplex(1.0).prox_centered(np.zeros(2), 1.0, np.zeros(2), -1.0), ValueError,
-         "tau must be > 0"),
     ],
 )  # fmt: skip
 def test_bad_parameters_are_refused(make, error, message):
@@ -340,7 +323,6 @@ def test_contract_also_with_more_ridge(penalty):
         check_penalty(each, (2,))
         check_penalty(each, (2, 3))
         assert sample_values(copy.deepcopy(each), (2, 3)) == sample_values(each, (2, 3))
-    np.testing.assert_allclose(penalty.feasible_start(2), penalty.project(np.zeros(2)))
     lower, upper = penalty.bounds(2) or (-math.inf, math.inf)
     for point in 3.0 * np.random.default_rng(0).standard_normal((5, 2)):
         w = penalty.project(point)

@@ -113,7 +113,7 @@ def test_losses_of_other_kinds(models):
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: LossTailDisplay({}), "at least one model"),
+        (lambda: LossTailDisplay({}), "no losses to draw"),
         (lambda: LossTailDisplay({"a": [1.0]}, level=1.5), "between 0 and 1, got 1.5"),
         (lambda: LossTailDisplay({"a": [np.inf]}), "a has losses that are not finite"),
         (lambda: LossTailDisplay({"a": [[1.0]]}), "one loss per sample"),
@@ -123,7 +123,7 @@ def test_losses_of_other_kinds(models):
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
         (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, optimum=0.0), "number other than 0"),
-        (lambda: SpectrumDisplay({}), "at least one risk"),
+        (lambda: SpectrumDisplay({}), "no weights to draw"),
         (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
         (lambda: PathDisplay({}, []), "no coefficients"),
         (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),

@@ -21,11 +21,10 @@ from sorel.dask.collections import is_frame
 from sorel.dask.engine import DaskEngine
 from sorel.dask.problems import Loaded, loaded_rows
 from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-from sorel.estimators.base import SpectralFit, Task, WeightedRows, told
+from sorel.estimators.base import SpectralFit, WeightedRows
 from sorel.estimators.classifier import _classification_loss
 from sorel.estimators.constant_model import Level
 from sorel.estimators.default_risks import CLASSIFIER_RISK, RISK
-from sorel.estimators.progress import with_callbacks
 from sorel.estimators.regressor import regression_loss
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Loss, parse_loss
@@ -71,9 +70,9 @@ class _OnCluster(SpectralFit):
                         setattr(error, name, value)
                 raise
 
-    def _fit_loaded(self, loaded: Loaded, loss: Loss, given: dict[str, Any]) -> None:
+    def _fit_loaded(self, loaded: Loaded, loss: Loss) -> None:
         data = WeightedRows(loaded, np.empty(0), None, loaded.total, None)
-        self._fit(Task(data, loss, given))
+        self._fit(data, loss)
 
     def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
         engine = data.X.settle(
@@ -219,7 +218,6 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None
     ) -> DaskSpectralRiskRegressor:
@@ -257,7 +255,7 @@ converged_, status_, constant_, history_, l2_, n_features_in_, feature_names_in_
                 loss.encode(np.array(loaded.target_range[:2]))
                 if isinstance(self.fit_intercept, str):
                     loaded.means = self._means = loaded.weighted_means()
-                self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+                self._fit_loaded(loaded, loss)
         finally:
             self._means = None
         return self
@@ -347,7 +345,6 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> DaskSpectralRiskClassifier:
         """Fit the model.
 
@@ -375,7 +372,7 @@ n_iter_, converged_, status_, constant_, history_, l2_, n_features_in_, feature_
             _, loss = self._encode(loaded.labels())
             if self.class_weight is not None:
                 self._weigh_classes(loaded)
-            self._fit_loaded(loaded, loss, told(X, y, sample_weight))
+            self._fit_loaded(loaded, loss)
         return self
 
     def _weigh_classes(self, loaded: Loaded) -> None:

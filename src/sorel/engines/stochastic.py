@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import sorel._core as _core
+from sorel._core import PURE_L2
 from sorel.engines.base import Dual, FloatArray, Plan, Smoothness, Stochastic
 from sorel.engines.batches import Batches
-from sorel.problem.penalties import PURE_L2
 
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from sorel.estimators.constant_model import ConstantModelWarning as ConstantModelWarning
     from sorel.estimators.fit_warnings import MeanShiftWarning as MeanShiftWarning
     from sorel.estimators.fit_warnings import TailSizeWarning as TailSizeWarning
-    from sorel.estimators.portfolio import Frontier as Frontier
     from sorel.estimators.portfolio import SpectralRiskPortfolio
-    from sorel.estimators.progress import ProgressLine as ProgressLine
     from sorel.estimators.quantile import QuantileRegressor
     from sorel.estimators.rank import RankRegressor
     from sorel.estimators.regressor import SpectralRiskRegressor
@@ -33,9 +31,7 @@ __all__ = [
 # Loaded when first asked for: metrics and paths are of use without scikit-learn's import.
 _HOMES = {
     "ConstantModelWarning": "constant_model",
-    "Frontier": "portfolio",
     "MeanShiftWarning": "fit_warnings",
-    "ProgressLine": "progress",
     "QuantileRegressor": "quantile",
     "RankRegressor": "rank",
     "SpectralRiskClassifier": "classifier",

@@ -17,6 +17,7 @@ from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import (
+    _check_n_features,
     _check_sample_weight,
     _check_y,
     check_is_fitted,
@@ -37,15 +38,7 @@ from sorel.estimators.constant_model import (
     sample_rows,
 )
 from sorel.estimators.fit_warnings import warn_of_small_tail
-from sorel.estimators.progress import (
-    CallbackSupportMixin,
-    Hooks,
-    ProgressLine,
-    all_of,
-    log_record,
-    stop_if_repeated,
-    with_callbacks,
-)
+from sorel.estimators.progress import ProgressLine, log_record, stop_if_repeated
 from sorel.problem.losses import Loss
 from sorel.problem.penalties import Penalty, choose_penalty
 from sorel.problem.problem import Problem
@@ -68,20 +61,6 @@ class WeightedRows(NamedTuple):
     total: float
     kept: NDArray[np.bool_] | None
     offset: FloatArray | None = None
-
-
-class Task(NamedTuple):
-    """What a fit solves: rows with targets as the loss takes them, and what callbacks see."""
-
-    data: WeightedRows
-    loss: Loss
-    given: dict[str, Any]
-
-
-def told(X: Any, y: Any, sample_weight: Any) -> dict[str, Any]:
-    """What scikit-learn's callbacks are told of the data."""
-    metadata = None if sample_weight is None else {"sample_weight": sample_weight}
-    return {"X": X, "y": y, "metadata": metadata}
 
 
 def validated(model: Any, *given: Any, **options: Any) -> Any:
@@ -269,7 +248,7 @@ class SpectralModel(BaseEstimator):  # type: ignore[misc] # untyped base
         raise NotImplementedError
 
 
-class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # untyped base
+class SpectralFit(SpectralModel):
     """From validated arrays to fitted attributes, for the two estimators without search."""
 
     fit_intercept: bool | str
@@ -282,7 +261,6 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
     # Means of X and y that were taken off, while a fit runs.
     _means: tuple[FloatArray, float] | None = None
 
-    @with_callbacks
     def fit(self, X: Any, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Fit the model.
 
@@ -316,7 +294,7 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
             0.05. Up to 10 000 rows are looked at.
         """
         try:
-            self._fit(self._task(X, y, sample_weight))
+            self._fit(*self._task(X, y, sample_weight))
         finally:
             self._means = None
         return self
@@ -365,12 +343,12 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """Whether the solver finds the intercept; one that follows from means is no parameter."""
         return bool(self.fit_intercept) and not isinstance(self.fit_intercept, str)
 
-    def _task(self, X: Any, y: Any, sample_weight: Any) -> Task:
-        """Read and check what `fit` was given."""
+    def _task(self, X: Any, y: Any, sample_weight: Any) -> tuple[WeightedRows, Loss]:
+        """Read and check what `fit` was given: rows with targets as the loss takes them."""
         X, y, sample_weight = self._read(X, y, sample_weight)
         data = weighted_rows(X, y, self._row_weights(y, sample_weight))
         targets, loss = self._encode(data.y)
-        return Task(data._replace(y=targets), loss, told(X, y, sample_weight))
+        return data._replace(y=targets), loss
 
     def _row_weights(self, y: Any, sample_weight: FloatArray | None) -> FloatArray | None:
         """Weights of the rows in the fit."""
@@ -380,40 +358,35 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         """The solver, with the settings that the estimator has for it."""
         return SOREL(batch_size=self.batch_size) if self.solver == "sorel" else self.solver
 
-    def _fits_along(self, task: Task, pairs: Iterable[tuple[Risk, float | str]]) -> Iterator[None]:
+    def _fits_along(
+        self, data: WeightedRows, loss: Loss, pairs: Iterable[tuple[Risk, float | str]]
+    ) -> Iterator[None]:
         """Fit to every risk and l2 in turn, each from the last: the data are read once for all."""
         problem = previous = None
         for risk, l2 in pairs:
             self.risk, self.l2 = risk, l2
-            penalty = self._penalty(task.data)
+            penalty = self._penalty(data)
             if problem is None:
-                problem = self._problem(task.data, task.loss, penalty)
+                problem = self._problem(data, loss, penalty)
             elif problem.risk != risk:
                 problem = problem.with_risk(risk)
             problem = problem.with_penalty(penalty)
             previous = self._solve(problem, self._method(), warm_start=previous)
-            self._keep(previous, problem, task.data)
-            self._note_constant(task.data, problem)
+            self._keep(previous, problem, data)
+            self._note_constant(data, problem)
             yield
 
-    def _fit(self, task: Task) -> None:
-        """Solve the problem of a task, and keep the result."""
-        data = task.data
-        problem = self._problem(data, task.loss, self._penalty(data))
+    def _fit(self, data: WeightedRows, loss: Loss) -> None:
+        """Solve the problem of these rows, and keep the result."""
+        problem = self._problem(data, loss, self._penalty(data))
         solver = make_solver(self._method())
         previous = self._previous(problem, data.kept) if self.warm_start else None
-        hooks = Hooks(self, problem, solver, task.given)
-        listeners: list[Callable[[Record], Any]] = [hooks] if hooks.wanted else []
         progress = ProgressLine(self.verbose, self.tol) if self.verbose else None
-        if progress is not None:
-            listeners.append(progress)
-        hooks.begin()
         options = {"warm_start": previous, "checkpoint": self.checkpoint}
-        result = self._solve(problem, hooks if hooks.wanted else solver, listeners, **options)
+        result = self._solve(problem, solver, progress, **options)
         if progress is not None:
             progress.close(result)
         self._keep(result, problem, data)
-        hooks.end()
         self._note_constant(data, problem)
         if result.status.startswith("interrupted"):
             stop_if_repeated()
@@ -426,12 +399,20 @@ class SpectralFit(CallbackSupportMixin, SpectralModel):  # type: ignore[misc] # 
         self,
         problem: Problem,
         solver: str | Solver,
-        listeners: Iterable[Callable[[Record], Any]] = (),
+        progress: Callable[[Record], None] | None = None,
         **options: Any,
     ) -> Result:
         """Solve a problem, and log the result."""
-        logged = [log_record] if logger.isEnabledFor(logging.DEBUG) else []
-        options |= {"random_state": self.random_state, "callback": all_of([*listeners, *logged])}
+        logged = logger.isEnabledFor(logging.DEBUG)
+
+        def follow(record: Record) -> None:
+            if progress is not None:
+                progress(record)
+            if logged:
+                log_record(record)
+
+        options["callback"] = follow if logged or progress is not None else None
+        options["random_state"] = self.random_state
         result = solve(problem, solver, tol=self.tol, max_passes=self.max_passes, **options)
         logger.info("%s: %s (%.3g s)", type(self).__name__, result.status, result.seconds)
         return result
@@ -560,11 +541,7 @@ def _is_small(X: Any) -> bool:
 
 
 def _check_columns(model: Any, rows: RowSource) -> None:
-    if rows.n_features != model.n_features_in_:
-        raise ValueError(
-            f"X has {rows.n_features} features, but {type(model).__name__} is expecting "
-            f"{model.n_features_in_} features as input"
-        )
+    _check_n_features(model, rows, reset=False)
     names = getattr(model, "feature_names_in_", None)
     if names is not None and rows.columns is not None and rows.columns != names.tolist():
         raise ValueError(

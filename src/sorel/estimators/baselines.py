@@ -4,24 +4,26 @@ A tail risk may be lowered by a shift of all predictions, by another scale, or b
 plain fit with the best shift, and with the best shift and scale, tell these apart: what a tail
 model gains beyond them is due to its slopes.
 
-Shift and scale are few parameters under any risk. They are found by an augmented Lagrangian on the
-weights of the losses, phi(t) = max_q [q.l(t) - |q - q_k|^2 / (2 eta)], minimised by L-BFGS.
+Shift and scale are those of a problem whose columns are the margins of the plain fit: the scale is
+its coefficient, the shift its intercept.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sorel._lib.defaults import MAX_PASSES, TOL
 from sorel._lib.devices import to_numpy
-from sorel.problem.losses import Loss, Multinomial, parse_loss
-from sorel.problem.risks import Risk, normalised_sample_weight, parse_risk
-from sorel.projection import Projector
+from sorel.problem.losses import parse_loss
+from sorel.problem.penalties.base import Penalty, dot
+from sorel.problem.penalties.builtin import FEASIBILITY
+from sorel.problem.problem import Problem
+from sorel.solvers.solve import solve_quietly
 
 __all__ = ["baselines"]
 
@@ -32,28 +34,41 @@ PLAIN, MOVED, RECALIBRATED = "plain fit", "plain fit + constant", "plain fit, re
 
 # Rows that shift and scale are chosen on: a few parameters need no more, and it takes a second.
 _MAX_ROWS = 100_000
-# Relative excess of the risk over its value at the weights found, at which the search ends.
-_TOL = 1e-7
-# Updates of the weights at most: eta has grown by 1e19 then, beyond the digits of a double.
-_MAX_UPDATES = 40
-
-# Factor of eta from one update to the next: 3 to 17 updates on 24 random problems (2026-11).
-_GROWTH = 3.0
+# Least ridge penalty of the scale, as a share of the mean loss of the plain fit: a fit without one
+# leaves nothing that makes the scale unique.
+_LEAST_RIDGE = 1e-9
 
 
-class _Rows(NamedTuple):
-    """Margins of the plain fit on training rows, with targets as the loss takes them."""
+class _OneScale(Penalty):
+    """``ridge/2 a^2`` of coefficients a I with low <= a <= high, where I has `size` rows."""
 
-    margins: FloatArray
-    targets: NDArray[Any]
-    sample_weight: FloatArray | None
-    offset: FloatArray
+    def __init__(self, ridge: float, size: int, low: float, high: float) -> None:
+        self.l2, self.size, self.low, self.high = ridge / size, size, low, high
+
+    def _nearest(self, v: ArrayLike, factor: float) -> FloatArray:
+        """The a I nearest to factor times v."""
+        v = np.asarray(v, dtype=np.float64)
+        scale = factor * np.trace(v.reshape(self.size, self.size)) / self.size
+        return min(max(scale, self.low), self.high) * np.eye(self.size).reshape(v.shape)
+
+    def value(self, w: ArrayLike) -> float:
+        w = np.asarray(w, dtype=np.float64)
+        if np.abs(w - self._nearest(w, 1.0)).max() > FEASIBILITY * max(1.0, np.abs(w).max()):
+            return math.inf
+        return 0.5 * self.l2 * dot(w, w)
+
+    def prox(self, v: ArrayLike, step: float) -> FloatArray:
+        return self._nearest(v, 1.0 / (1.0 + step * self.l2))
+
+    def conjugate(self, v: ArrayLike) -> float:
+        u = self._nearest(v, 1.0 / self.l2)
+        return dot(v, u) - self.value(u)
 
 
 def baselines(
     model: Any,
     X: Any,
-    y: ArrayLike,
+    y: Any,
     sample_weight: ArrayLike | None = None,
     offset: ArrayLike | None = None,
 ) -> dict[str, Any]:
@@ -110,48 +125,60 @@ def baselines(
     """
     from sklearn.base import clone
 
+    from sorel.estimators.base import SpectralFit
+
+    if not isinstance(model, SpectralFit):
+        raise TypeError(
+            "model must be a SpectralRiskRegressor or a SpectralRiskClassifier, got "
+            f"{type(model).__name__}; of a search take one with its best_risk_ and best_l2_, of a "
+            "pipeline the last step, with X as that step sees it"
+        )
     plain = clone(model).set_params(risk="mean", verbose=0, checkpoint=None)
     plain._warns_of_model = False
     plain.fit(X, y, sample_weight, **({} if offset is None else {"offset": offset}))
     del plain._warns_of_model
-    found = {PLAIN: plain.to_local() if hasattr(plain, "to_local") else plain}
+    local = plain.to_local() if hasattr(plain, "to_local") else plain
+    found = {PLAIN: local}
     loss = parse_loss(plain.loss)
     if loss.affine:
         return found
-    if loss.is_classifier and len(plain.coef_) > 1:
-        loss = Multinomial()
-    rows = _training_rows(plain, loss, X, y, sample_weight, offset)
-    risk, ridge = parse_risk(model.risk), plain.l2_ * float(np.vdot(plain.coef_, plain.coef_))
-    for name, scaled in ((MOVED, False), (RECALIBRATED, True)):
-        scale, shift = _best_shift(risk, loss, rows, ridge, scaled)
-        found[name] = _moved(found[PLAIN], scale, shift)
+    if local is plain:
+        margins = to_numpy(plain._scores(X))
+        _, y, sample_weight = plain._read(X, y, sample_weight)
+        y = to_numpy(y)
+    else:
+        y = np.asarray(y)
+        given = plain.decision_function(X) if loss.is_classifier else plain.predict(X)
+        margins = given if loss.is_classifier else loss.margins(given)
+    weight = plain._row_weights(y, None if sample_weight is None else np.asarray(sample_weight))
+    rows = _some_rows(y, weight, loss.is_classifier)
+    targets, loss = local._encode(y[rows])
+    settings: dict[str, Any] = {"loss": loss, "risk": model.risk, "fit_intercept": True}
+    for name, values in (("sample_weight", weight), ("offset", offset)):
+        settings[name] = None if values is None else np.asarray(values)[rows]
+    z = np.asarray(margins, dtype=np.float64).reshape(len(y), -1)[rows]
+    # Columns of size 1, whatever the unit of the margins is.
+    centre = z.mean(axis=0)
+    unit = float(np.sqrt(np.mean((z - centre) ** 2))) or 1.0
+    ridge = plain.l2_ * float(np.vdot(plain.coef_, plain.coef_))
+    ridge = (max(ridge, _LEAST_RIDGE * abs(plain.objective_)) or 1.0) / unit**2
+    problem = Problem((z - centre) / unit, targets, **settings)
+    for name, low, high in ((MOVED, 1.0, 1.0), (RECALIBRATED, 0.0, math.inf)):
+        penalty = _OneScale(ridge, z.shape[1], low * unit, high * unit)
+        w = solve_quietly(problem.with_penalty(penalty), "auto", TOL, MAX_PASSES)[0].w
+        scale = float(w.flat[0]) / unit
+        found[name] = _moved(local, scale, w[-1] - scale * centre)
     return found
 
 
-def _training_rows(
-    plain: Any, loss: Loss, X: Any, y: Any, sample_weight: Any, offset: Any
-) -> _Rows:
-    """Margins, targets and weights of the training rows, or of a random part of many."""
-    if hasattr(plain, "to_local"):
-        margins = (
-            plain.decision_function(X) if loss.is_classifier else loss.margins(plain.predict(X))
-        )
-        y, weight = np.asarray(y), None if sample_weight is None else np.asarray(sample_weight)
-    else:
-        X, y, weight = plain._read(X, y, sample_weight)
-        margins, y = to_numpy(plain._scores(X)), to_numpy(y)
-    weight = plain._row_weights(y, weight)
-    margins = np.asarray(margins, dtype=np.float64).reshape(len(y), -1)
-    used = np.arange(len(y)) if weight is None else np.flatnonzero(weight)
-    if len(used) > _MAX_ROWS:
-        used = np.sort(np.random.default_rng(0).choice(used, _MAX_ROWS, replace=False))
-    targets = y[used]
-    if loss.is_classifier:
-        codes = np.searchsorted(plain.classes_, targets)
-        targets = codes if isinstance(loss, Multinomial) else np.where(codes == 1, 1.0, -1.0)
-    weight = None if weight is None else weight[used]
-    added = np.zeros(len(used)) if offset is None else np.asarray(offset, dtype=np.float64)[used]
-    return _Rows(margins[used], targets, weight, added[:, None])
+def _some_rows(y: Any, weight: FloatArray | None, is_classifier: bool) -> NDArray[np.intp]:
+    """The rows with a weight, or a random part of many with at least one of each label."""
+    rows = np.arange(len(y)) if weight is None else np.flatnonzero(weight)
+    if len(rows) <= _MAX_ROWS:
+        return rows
+    drawn = np.random.default_rng(0).choice(rows, _MAX_ROWS, replace=False)
+    first = rows[np.unique(y[rows], return_index=True)[1]] if is_classifier else drawn
+    return np.union1d(drawn, first)
 
 
 def _moved(plain: Any, scale: float, shift: FloatArray) -> Any:
@@ -166,84 +193,3 @@ def _moved(plain: Any, scale: float, shift: FloatArray) -> Any:
     other.intercept_ = intercept if intercept.ndim else float(intercept)
     other.status_ = f"the plain fit with margins times {scale:.4g}, and other intercepts"
     return other
-
-
-def _best_shift(
-    risk: Risk, loss: Loss, rows: _Rows, ridge: float, scaled: bool
-) -> tuple[float, FloatArray]:
-    """The scale a and the shifts b of margins that minimise risk + ridge a^2 / 2."""
-    margins, classes = rows.margins, isinstance(loss, Multinomial)
-    centre = margins.mean(axis=0)
-    spread = float(np.sqrt(np.mean((margins - centre) ** 2))) or 1.0
-    # Steps in the units of the margins: those of y, or of a logarithm.
-    unit = spread
-    if loss.link == "identity" and not loss.is_classifier:
-        unit = float(np.std(rows.targets - margins[:, 0])) or spread
-    standard = (margins - centre) / spread
-
-    def at(t: FloatArray) -> tuple[float, FloatArray]:
-        scale = 1.0 + unit * t[0] / spread
-        return scale, unit * t[1:] - (scale - 1.0) * centre
-
-    def evaluate(t: FloatArray) -> tuple[FloatArray, Callable[[FloatArray], FloatArray]]:
-        z = margins + rows.offset + unit * (t[0] * standard + t[1:])
-        z = z if classes else z[:, 0]
-        slopes = np.asarray(loss.derivative(rows.targets, z)).reshape(len(z), -1)
-
-        def gradient(weights: FloatArray) -> FloatArray:
-            pulled = weights[:, None] * slopes
-            return unit * np.append(np.vdot(pulled, standard), pulled.sum(axis=0))
-
-        return np.asarray(loss.value(rows.targets, z)), gradient
-
-    def penalty(t: FloatArray) -> tuple[float, float]:
-        scale = 1.0 + unit * t[0] / spread
-        return 0.5 * ridge * scale**2, ridge * scale * unit / spread
-
-    least = -spread / unit if scaled else 0.0
-    bounds = [(least, math.inf if scaled else 0.0), *[(-math.inf, math.inf)] * margins.shape[1]]
-    return at(_minimise(risk, rows.sample_weight, evaluate, penalty, bounds))
-
-
-def _minimise(
-    risk: Risk,
-    sample_weight: FloatArray | None,
-    evaluate: Callable[[FloatArray], tuple[FloatArray, Callable[[FloatArray], FloatArray]]],
-    penalty: Callable[[FloatArray], tuple[float, float]],
-    bounds: list[tuple[float, float]],
-) -> FloatArray:
-    """The least risk of losses that a few parameters move, from 0 on.
-
-    `evaluate` gives the losses, and the gradient of their weighted sum; `penalty` adds to both what
-    the first parameter costs.
-    """
-    from scipy.optimize import minimize
-
-    t = np.zeros(len(bounds))
-    losses = evaluate(t)[0]
-    n = len(losses)
-    omega = np.full(n, 1.0 / n)
-    if sample_weight is not None:
-        omega = normalised_sample_weight(sample_weight, n)
-    weights = Projector(risk, n, None if sample_weight is None else omega)
-    unit = float(np.std(losses)) or 1.0
-    eta, density = 1.0 / unit, np.ones(n)
-
-    def smoothed(t: FloatArray) -> tuple[float, FloatArray]:
-        losses, gradient = evaluate(t)
-        q = weights.nearest(density + eta * losses)[0]
-        value = omega @ (q * losses) - omega @ (q - density) ** 2 / (2.0 * eta)
-        cost, slope = penalty(t)
-        total = gradient(omega * q)
-        total[0] += slope
-        return float(value + cost) / unit, total / unit
-
-    for _ in range(_MAX_UPDATES):
-        t = minimize(smoothed, t, jac=True, method="L-BFGS-B", bounds=bounds).x
-        losses = evaluate(t)[0]
-        density = weights.nearest(density + eta * losses)[0]
-        excess = weights.shortfall(losses, density)
-        if excess <= _TOL * abs(weights.value(losses)):
-            break
-        eta *= _GROWTH
-    return t

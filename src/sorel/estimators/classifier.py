@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, log_softmax, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils import metaestimators
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 
@@ -19,7 +21,6 @@ from sorel.estimators.constant_model import MARGIN_SPREAD, margin_spread
 from sorel.estimators.default_risks import CLASSIFIER_RISK
 from sorel.estimators.fit_warnings import warn_of_shifted_probabilities
 from sorel.estimators.plain_models import ToSklearn
-from sorel.estimators.progress import available_if
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
 from sorel.problem.penalties import Penalty
@@ -27,6 +28,7 @@ from sorel.problem.risks import Risk
 from sorel.solvers import Solver
 
 FloatArray = NDArray[np.float64]
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def _gives_probabilities(model: ClassifierFace) -> bool:
@@ -38,6 +40,11 @@ def _gives_probabilities(model: ClassifierFace) -> bool:
         f"loss={getattr(loss, 'name', loss)!r} gives no probabilities; use loss='logistic', or "
         "sklearn.calibration.CalibratedClassifierCV"
     )
+
+
+def _available_if(check: Callable[[Any], bool]) -> Callable[[Method], Method]:
+    """scikit-learn's decorator of methods that some models lack; the types stay."""
+    return cast(Callable[[Method], Method], metaestimators.available_if(check))
 
 
 def _tensors() -> Any:
@@ -99,7 +106,7 @@ class ClassifierFace(ClassifierMixin, ToSklearn, SpectralModel):  # type: ignore
         codes = scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(np.intp)
         return self.classes_[codes]
 
-    @available_if(_gives_probabilities)
+    @_available_if(_gives_probabilities)
     def predict_proba(self, X: Any) -> FloatArray:
         """Probabilities of the classes; not available for ``loss="squared_hinge"``.
 
@@ -115,7 +122,7 @@ class ClassifierFace(ClassifierMixin, ToSklearn, SpectralModel):  # type: ignore
         """
         return self._class_probabilities(X, logarithms=False)
 
-    @available_if(_gives_probabilities)
+    @_available_if(_gives_probabilities)
     def predict_log_proba(self, X: Any) -> FloatArray:
         """Logarithms of the probabilities, exact where those underflow.
 

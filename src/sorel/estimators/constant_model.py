@@ -19,7 +19,7 @@ from sorel._lib.defaults import MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor, to_numpy
 from sorel.engines.rows import RowSource
 from sorel.problem.problem import Problem
-from sorel.problem.risks import ESRM, CVaR, Extremile, Mean, Risk, spelled
+from sorel.problem.risks import CVaR, Mean, Risk, spelled
 from sorel.solvers.solve import solve_quietly
 
 FloatArray = NDArray[np.float64]
@@ -69,15 +69,14 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
         return Sample(X, y, sample_weight)
     else:
         rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False))
-        part = _host_rows(X, rows) if is_tensor(X) else X[rows]
+        if is_tensor(X):
+            # Torch takes longer to import than all the rest.
+            from sorel.estimators.tensor_data import host_rows
+
+            part = host_rows(X, rows)
+        else:
+            part = X[rows]
     return Sample(part, to_numpy(y[rows]), None if sample_weight is None else sample_weight[rows])
-
-
-def _host_rows(X: Any, rows: NDArray[np.int64]) -> Any:
-    # Torch takes longer to import than all the rest.
-    from sorel.estimators.tensor_data import host_rows
-
-    return host_rows(X, rows)
 
 
 def margin_spread(scores: FloatArray) -> float:
@@ -88,7 +87,7 @@ def margin_spread(scores: FloatArray) -> float:
 
 
 def first_level(problem: Problem, sample: Sample, learns: Callable[[FloatArray], bool]) -> Level:
-    """The least mild risk of the same kind at which a fit to the sample learns, roughly.
+    """The smallest share of worst losses whose mean a fit to the sample learns from, roughly.
 
     Parameters
     ----------
@@ -119,39 +118,14 @@ def first_level(problem: Problem, sample: Sample, learns: Callable[[FloatArray],
     try:
         if not tried(Mean()):
             return Level(None, False)
-        family = _family(risk, len(sample.y))
-        low, high = 0.0, 1.0
+        low, high = risk.effective_share(len(sample.y)), 1.0
         for _ in range(_BISECTIONS):
-            middle = 0.5 * (low + high)
-            low, high = (low, middle) if tried(family(middle)) else (middle, high)
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if tried(CVaR(middle)) else (middle, high)
     except ValueError:  # such as a sample with one class only
         return Level(None, None)
-    return Level(Mean() if high == 1.0 else _rounded(family(high)), True)
-
-
-def _family(risk: Risk, n: int) -> Callable[[float], Risk]:
-    """Risks from the given one at 0 towards the mean at 1."""
-    if isinstance(risk, ESRM):
-        return lambda t: ESRM(risk.rho * (1.0 - t))
-    if isinstance(risk, Extremile):
-        return lambda t: Extremile(1.0 + (risk.r - 1.0) * (1.0 - t))
-    alpha = risk.alpha if isinstance(risk, CVaR) else 1.0 / n
-    return lambda t: CVaR(alpha ** (1.0 - t))
-
-
-def _rounded(risk: Risk) -> Risk:
-    """Two digits, on the side of the mean."""
-    if isinstance(risk, CVaR):
-        return CVaR(min(1.0, math.ceil(100.0 * risk.alpha) / 100.0))
-    if isinstance(risk, ESRM):
-        return ESRM(_down(risk.rho))
-    assert isinstance(risk, Extremile)
-    return Extremile(round(1.0 + _down(risk.r - 1.0), 9))
-
-
-def _down(value: float) -> float:
-    unit = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return float(f"{math.floor(value / unit + 1e-9) * unit:.2g}")
+    share = math.ceil(100.0 * high) / 100.0
+    return Level(Mean() if share == 1.0 else CVaR(share), True)
 
 
 def advice(risk: Risk, level: Level) -> str:

@@ -21,6 +21,8 @@ FloatArray = NDArray[np.float64]
 
 # Rows of a tail below which neither fits nor intervals are worth much.
 MIN_TAIL_ROWS = 10
+# Rows of a tail below which its risk has no standard error: there is nothing that varies.
+MIN_ERROR_ROWS = 2
 # Mean residual, as a share of the standard deviation of y, or of its mean under a log link. Of 14
 # real sets (benchmarks.real_sets) none has more at CVaR(0.5), and 3 have at CVaR(0.1).
 _MEAN_RESIDUAL = 0.1

@@ -17,10 +17,23 @@ from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.baselines import baselines
-from sorel.estimators.fit_warnings import MIN_TAIL_ROWS, TailSizeWarning, tail_rows
+from sorel.estimators.fit_warnings import (
+    MIN_ERROR_ROWS,
+    MIN_TAIL_ROWS,
+    TailSizeWarning,
+    tail_rows,
+)
 from sorel.estimators.resampling import Resamples, resample
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
-from sorel.problem.risks import CVaR, Max, Mean, Risk, parse_risk, spelled
+from sorel.problem.risks import (
+    CVaR,
+    Max,
+    Mean,
+    Risk,
+    normalised_sample_weight,
+    parse_risk,
+    spelled,
+)
 from sorel.solvers.base import make_generator
 
 __all__ = [
@@ -570,13 +583,16 @@ def tail_difference(
     losses = np.array(
         [sample_losses(y, given, loss, labels) for given in (prediction_a, prediction_b)]
     )
-    weight = _checked_weight(sample_weight, losses.shape[1:])
+    weight = None
+    if sample_weight is not None:
+        weight = normalised_sample_weight(sample_weight, losses.shape[1])
+        losses, weight = losses[:, weight > 0.0], weight[weight > 0.0]
     _check_level("level", level)
-    used = slice(None) if weight is None else weight > 0.0
-    losses, weight = losses[:, used], None if weight is None else weight[used]
+    if not (is_real(n_resamples) and n_resamples >= 1 and n_resamples % 1 == 0):
+        raise ValueError(f"n_resamples must be a whole number above 0, got {n_resamples!r}")
     _warn_of_small_tail([(parsed, losses.shape[1], "")])
     rng = make_generator(random_state)
-    found = _resample(parsed, losses, np.array([1.0, -1.0]), weight, n_resamples, rng)
+    found = _resample(parsed, losses, np.array([1.0, -1.0]), weight, int(n_resamples), rng)
     risk_a, risk_b = (parsed(part, weight) for part in losses)
     return TailDifference(
         risk_a - risk_b, found.interval(level), found.p_value(), risk_a, risk_b, found.error
@@ -595,18 +611,6 @@ def _check_level(name: str, level: Any) -> None:
         raise ValueError(f"{name} must lie between 0 and 1, such as 0.95, got {level!r}")
 
 
-def _checked_weight(sample_weight: ArrayLike | None, shape: tuple[int, ...]) -> FloatArray | None:
-    if sample_weight is None:
-        return None
-    check_numbers(sample_weight, "sample_weight")
-    weight = np.asarray(sample_weight, dtype=np.float64)
-    if weight.shape != shape:
-        raise ValueError(f"sample_weight must have shape {shape}, got {weight.shape}")
-    if not (np.isfinite(weight).all() and (weight >= 0.0).all()):
-        raise ValueError("sample_weight must hold finite numbers of at least 0")
-    return weight
-
-
 def _warn_of_small_tail(cells: list[tuple[Risk, int, str]]) -> None:
     """Warn of the smallest tail that an interval was made from, where it is too small."""
     sizes = [tail_rows(risk, n) if n else math.inf for risk, n, _ in cells]
@@ -615,7 +619,8 @@ def _warn_of_small_tail(cells: list[tuple[Risk, int, str]]) -> None:
         risk, n, where = cells[sizes.index(rows)]
         warn(
             f"the tail of {spelled(risk)} holds {rows:.3g} of {n} rows{where}: intervals "
-            f"from fewer than {MIN_TAIL_ROWS} are rough; take a milder risk, or more rows",
+            f"from fewer than {MIN_TAIL_ROWS} are rough, and from fewer than {MIN_ERROR_ROWS} "
+            "there are none; take a milder risk, or more rows",
             TailSizeWarning,
         )
 
@@ -624,7 +629,7 @@ def tail_report(
     y_true: ArrayLike,
     y_pred: ArrayLike,
     groups: ArrayLike | None = None,
-    levels: Sequence[float] = (0.5, 0.1, 0.05, 0.01),
+    levels: float | Sequence[float] = (0.5, 0.1, 0.05, 0.01),
     loss: LossLike | None = None,
     sample_weight: ArrayLike | None = None,
     labels: ArrayLike | None = None,
@@ -643,7 +648,7 @@ def tail_report(
         Predictions, margins or probabilities, whichever the loss takes.
     groups : array-like of shape (n,), optional
         A value per sample; samples with the same value are reported together.
-    levels : sequence of float, default=(0.5, 0.1, 0.05, 0.01)
+    levels : float or sequence of float, default=(0.5, 0.1, 0.05, 0.01)
         Fractions whose mean loss is shown, as columns ``cvar_0.5`` and so on. A fraction of less
         than one sample is the worst sample.
     loss : str, Loss or callable, optional
@@ -685,6 +690,11 @@ def tail_report(
     >>> list(report.index), list(report["mean"])
     (['all', '(zero)'], [1.25, 0.0])
     """
+    if not (against is None or isinstance(against, Mapping)):
+        raise TypeError(
+            "against must map names to predictions, such as {'plain': y_pred}, got "
+            f"{type(against).__name__}"
+        )
     models = {"all": y_pred} | {f"({name})": given for name, given in (against or {}).items()}
     parts: list[tuple[Any, Any, _Columns]] = []
     for name, given in models.items():
@@ -696,9 +706,10 @@ def tail_report(
         parts += [
             (value, np.flatnonzero(codes == code), parts[0][2]) for code, value in enumerate(values)
         ]
-    weight = _checked_weight(sample_weight, (n,))
+    weight = None if sample_weight is None else normalised_sample_weight(sample_weight, n)
     measures: dict[str, tuple[Risk, int]] = {"mean": (Mean(), 0)}
-    measures |= {f"cvar_{level:g}": (CVaR(level), 0) for level in levels} | {"worst": (Max(), 0)}
+    measures |= {f"cvar_{level:g}": (CVaR(level), 0) for level in np.ravel(levels).tolist()}
+    measures["worst"] = (Max(), 0)
     if parts[0][2][1] is not None:
         measures["bias"] = (Mean(), 1)
     if interval is not None:

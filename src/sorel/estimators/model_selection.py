@@ -30,7 +30,7 @@ from sorel.estimators.baselines import PLAIN, baselines
 from sorel.estimators.classifier import ClassifierFace, SpectralRiskClassifier
 from sorel.estimators.constant_model import ConstantModelWarning
 from sorel.estimators.metrics import get_scorer, make_tail_scorer
-from sorel.estimators.paths import snake_order
+from sorel.estimators.paths import as_list, snake_order
 from sorel.estimators.regressor import RegressorFace, SpectralRiskRegressor
 from sorel.estimators.search_report import Comparison, Fold, SearchReport
 from sorel.problem.losses import Loss, parse_loss
@@ -94,10 +94,8 @@ class SpectralSearch(SpectralModel):
         tail = _parse_tail(self.tail)
         risks = _risks_towards(tail)
         if self.risks is not None:
-            risks = [parse_risk(risk) for risk in self.risks]
-        l2s = list(self.l2s)
-        if not risks or not l2s:
-            raise ValueError(f"risks and l2s must not be empty, got {self.risks!r}, {self.l2s!r}")
+            risks = [parse_risk(risk) for risk in as_list("risks", self.risks, (Risk, str))]
+        l2s = as_list("l2s", self.l2s, (float, int, str, np.number))
         if self.penalty is not None:
             if tuple(l2s) != _L2S:
                 raise ValueError(
@@ -169,7 +167,10 @@ class SpectralSearch(SpectralModel):
 
 
 def _parse_tail(given: Risk | str) -> Risk:
-    tail = parse_risk(given)
+    try:
+        tail = parse_risk(given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"tail={given!r}: {error}") from None
     if isinstance(tail, Deviation):
         raise ValueError(
             f"tail={given!r} is a deviation, the same for small losses as for large ones; give a "
@@ -237,7 +238,7 @@ def _score_fold(
     grid = list(snake_order(len(risks), len(l2s)))
     begin = now()
     task = model._task(**fitted.given)
-    fits = model._fits_along(task, [(risks[i], l2s[j]) for i, j in grid])
+    fits = model._fits_along(*task, [(risks[i], l2s[j]) for i, j in grid])
     for (i, j), _ in zip(grid, fits, strict=True):
         seconds = now() - begin
         if model.status_.startswith("interrupted"):
@@ -348,8 +349,8 @@ class _Choice:
         """Whether the mean loss is within the slack, one standard error included."""
         if self._slack is None or point == self.reference:
             return True
-        found = comparison.change(Mean(), point)
-        return found.change + found.standard_error <= self._slack
+        _, change, error = comparison.change(Mean(), point)
+        return change + error <= self._slack
 
     def _best_of(self, points: NDArray[np.bool_]) -> int:
         """The best score, and of equals the plain fit."""

@@ -211,12 +211,12 @@ def path(
     problem = problem.with_engine(problem.engine.for_run(sequence=True))
     if risks is None:
         risks = RISK if not isinstance(X, Problem) else problem.risk
-    grid_risks = [parse_risk(risk) for risk in _as_list("risks", risks, (Risk, str))]
+    grid_risks = [parse_risk(risk) for risk in as_list("risks", risks, (Risk, str))]
     total = float(problem.n_samples if sample_weight is None else np.sum(sample_weight))
     if l2 is None and (isinstance(X, Problem) or penalty is not None):
         penalties = [problem.penalty]
     else:
-        given = _as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
+        given = as_list("l2", "auto" if l2 is None else l2, (float, int, str, np.number))
         penalties = [_with_l2(problem.penalty, value, total) for value in given]
     found: dict[tuple[int, int], Result] = {}
     previous: Result | None = None
@@ -308,7 +308,8 @@ def snake_order(rows: int, columns: int) -> Iterator[tuple[int, int]]:
         yield from ((i, j) for j in row)
 
 
-def _as_list(name: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
+def as_list(name: str, values: Any, kinds: tuple[type, ...]) -> list[Any]:
+    """One value of these kinds, or several, as a list that is not empty."""
     items = [values] if isinstance(values, kinds) else list(values)
     if not items:
         raise ValueError(f"{name} is empty: give at least one value")

@@ -21,9 +21,9 @@ from sorel.problem.risks import CVaR, Mixture, Risk, parse_risk, spelled
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from sorel.estimators import Frontier
     from sorel.estimators.metrics import LossLike
     from sorel.estimators.paths import PathResult
+    from sorel.estimators.portfolio import Frontier
 
 __all__ = [
     "ConvergenceDisplay",
@@ -165,11 +165,9 @@ class LossTailDisplay(_Display):
     def __init__(
         self, losses: Mapping[str, ArrayLike], *, level: float = 0.1, loss_name: str = "loss"
     ) -> None:
-        if not losses:
-            raise ValueError("there are no losses to draw; give at least one model")
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie between 0 and 1, got {level!r}")
-        self.losses = _arrays(losses)
+        self.losses = _arrays(losses, "losses")
         for name, values in self.losses.items():
             if values.ndim != 1 or not values.size:
                 raise ValueError(f"{name} must have one loss per sample, got shape {values.shape}")
@@ -524,9 +522,7 @@ class SpectrumDisplay(_Display):
     """
 
     def __init__(self, weights: Mapping[str, ArrayLike]) -> None:
-        if not weights:
-            raise ValueError("there are no weights to draw; give at least one risk")
-        self.weights = _arrays(weights)
+        self.weights = _arrays(weights, "weights")
 
     @classmethod
     def from_risks(
@@ -615,9 +611,7 @@ class PathDisplay(_Display):
         grid_name: str = "l2",
         converged: ArrayLike | None = None,
     ) -> None:
-        if not coefficients:
-            raise ValueError("there are no coefficients to draw")
-        self.coefficients = _arrays(coefficients)
+        self.coefficients = _arrays(coefficients, "coefficients")
         self.grid: list[Any] = list(grid)
         for name, values in self.coefficients.items():
             if values.shape != (len(self.grid),):
@@ -1000,7 +994,9 @@ _TITLES = {
 }
 
 
-def _arrays(columns: Mapping[str, ArrayLike]) -> dict[str, FloatArray]:
+def _arrays(columns: Mapping[str, ArrayLike], what: str) -> dict[str, FloatArray]:
+    if not columns:
+        raise ValueError(f"there are no {what} to draw; give at least one")
     return {name: np.array(values, dtype=np.float64) for name, values in columns.items()}
 
 

@@ -9,6 +9,7 @@ risk (Tasche 1999).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +32,7 @@ from sorel.estimators.base import (
 )
 from sorel.estimators.paths import Points
 from sorel.estimators.portfolio_problems import Portfolio, Portfolios, portfolio_penalty
-from sorel.estimators.quantile import check_nonnegative, check_solver
+from sorel.estimators.quantile import check_nonnegative
 from sorel.problem.risks import CVaR, Deviation, Mixture, Risk, parse_risk
 from sorel.solvers import Solver
 from sorel.solvers.solve import convergence_warning
@@ -410,7 +411,7 @@ class SpectralRiskPortfolio(SpectralModel):
         penalty = portfolio_penalty(len(names), float(self.l2), float(self.budget), **given)
         family = Portfolios(
             rows.X, risk, penalty, sample_weight=rows.sample_weight, tol=self.tol,
-            max_passes=self.max_passes, solver=check_solver(self.solver), n_jobs=self.n_jobs,
+            max_passes=self.max_passes, solver=self.solver, n_jobs=self.n_jobs,
         )  # fmt: skip
         _warn_of_prices(family)
         _warn_of_thin_tails(risk, family.omega)
@@ -467,12 +468,6 @@ class SpectralRiskPortfolio(SpectralModel):
         columns: dict[str, Any] = {"weight": weights, "return": values}
         return as_table(columns, list(names), "scenario")
 
-    weights_: FloatArray
-    risk_contributions_: FloatArray
-    _worst: tuple[NDArray[Any], FloatArray, FloatArray]
-    risk_: float
-    expected_return_: float
-    reward_: float
     objective_: float
     gap_: float
     relative_gap_: float
@@ -514,14 +509,9 @@ def _per_asset(value: Any, name: str, names: list[str], default: float) -> float
 
 
 def _refuse_same_names(R: Any) -> None:
-    names = list(getattr(R, "columns", ()))
-    for j, name in enumerate(names):
-        if names.index(name) < j:
-            first = names.index(name)
-            raise ValueError(
-                f"the returns have two columns called {name!r} ({first} and {j}); rename one of "
-                "them"
-            )
+    for name, count in Counter(getattr(R, "columns", ())).items():
+        if count > 1:
+            raise ValueError(f"the returns have {count} columns called {name!r}; rename them")
 
 
 def _warn_of_prices(family: Portfolios) -> None:

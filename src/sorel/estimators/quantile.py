@@ -21,7 +21,7 @@ from sorel._lib.warnings import warn
 from sorel.estimators.base import SpectralModel, WeightedRows, spread, weighted_rows
 from sorel.estimators.plain_models import ToSklearn
 from sorel.problem.risks import CVaR, Deviation, Risk
-from sorel.solvers import SOLVERS, Solver
+from sorel.solvers import Solver
 from sorel.solvers.deviations import DeviationFit, minimize_deviation
 from sorel.solvers.solve import Result, convergence_warning
 
@@ -75,7 +75,8 @@ class DeviationModel(RegressorMixin, ToSklearn, SpectralModel):  # type: ignore[
     def _minimize(self, what: str, X: Any, y: FloatArray, risk: Risk, **settings: Any) -> Any:
         """The certified fit, with a warning where it missed the tolerance."""
         settings |= {"tol": self.tol, "max_passes": self.max_passes, "n_jobs": self.n_jobs}
-        found = minimize_deviation(X, y, risk, solver=check_solver(self.solver), **settings)
+        solver = "auto" if self.solver in _LINEAR_PROGRAMS else self.solver
+        found = minimize_deviation(X, y, risk, solver=solver, **settings)
         if not found.converged:
             warn(
                 f"{what}: relative gap {found.relative_gap:.3g} is above tol={self.tol:g}; raise "
@@ -287,16 +288,6 @@ def check_nonnegative(name: str, value: Any) -> None:
     """Refuse what is not a finite number >= 0."""
     if not (is_real(value) and 0.0 <= value < np.inf):
         raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
-
-
-def check_solver(solver: str | Solver) -> str | Solver:
-    """The solver to call."""
-    if isinstance(solver, str) and solver in _LINEAR_PROGRAMS:
-        return "auto"
-    if isinstance(solver, Solver) or solver in SOLVERS:
-        return solver
-    known = ", ".join(repr(name) for name in (*SOLVERS, *_LINEAR_PROGRAMS))
-    raise ValueError(f"unknown solver {solver!r}; known solvers: {known}")
 
 
 def _levels(quantile: Any) -> list[float]:

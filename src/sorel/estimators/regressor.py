@@ -12,12 +12,11 @@ from sklearn.base import RegressorMixin
 from sorel._lib.defaults import FIT_INTERCEPT, MAX_PASSES, MODEL_TOL
 from sorel._lib.devices import is_tensor
 from sorel.engines.centered import centered
-from sorel.estimators.base import SpectralFit, SpectralModel, Task
+from sorel.estimators.base import SpectralFit, SpectralModel, WeightedRows
 from sorel.estimators.constant_model import TARGET_SPREAD
 from sorel.estimators.default_risks import RISK
 from sorel.estimators.fit_warnings import warn_of_shifted_numbers
 from sorel.estimators.plain_models import ToSklearn
-from sorel.estimators.progress import with_callbacks
 from sorel.files.checkpoints import Checkpoint
 from sorel.problem.losses import Gamma, Loss, parse_loss
 from sorel.problem.penalties import Penalty
@@ -260,7 +259,6 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
     ) -> None:
         self._keep_settings(locals())
 
-    @with_callbacks
     def fit(
         self,
         X: Any,
@@ -303,22 +301,21 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
             standard deviation of y; under a log link, of its mean.
         """
         try:
-            self._fit(self._task(X, y, sample_weight, offset))
+            self._fit(*self._task(X, y, sample_weight, offset))
         finally:
             self._means = None
         return self
 
-    def _task(self, X: Any, y: Any, sample_weight: Any, offset: Any = None) -> Task:
-        task = super()._task(X, y, sample_weight)
+    def _task(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any = None
+    ) -> tuple[WeightedRows, Loss]:
+        data, loss = super()._task(X, y, sample_weight)
         if offset is not None:
-            data = task.data
             rows = data.X.shape[0] if data.kept is None else len(data.kept)
-            offset = check_offset(offset, task.loss, rows)
-            offset = offset if data.kept is None else offset[data.kept]
-            task = task._replace(data=data._replace(offset=offset))
+            offset = check_offset(offset, loss, rows)
+            data = data._replace(offset=offset if data.kept is None else offset[data.kept])
         if isinstance(self.fit_intercept, str):
-            self._check_means(task.loss)
-            data = task.data
+            self._check_means(loss)
             if is_tensor(data.X):
                 raise ValueError(
                     "fit_intercept='mean' centres X, which must be in memory or on disk, got "
@@ -326,8 +323,8 @@ class SpectralRiskRegressor(RegressorFace, SpectralFit):
                 )
             X, mean = centered(data.X, data.sample_weight)
             self._means = mean, float(np.average(data.y, weights=data.sample_weight))
-            task = task._replace(data=data._replace(X=X, y=data.y - self._means[1]))
-        return task
+            data = data._replace(X=X, y=data.y - self._means[1])
+        return data, loss
 
     def _check_means(self, loss: Loss) -> None:
         """Refuse what cannot be had under the constraint on the residuals."""

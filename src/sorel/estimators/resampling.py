@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, tail_rows
 from sorel.problem.risks import Risk
 
 FloatArray = NDArray[np.float64]
@@ -32,15 +33,19 @@ class Resamples(NamedTuple):
     errors: FloatArray
 
     def interval(self, level: float) -> tuple[float, float]:
-        """The symmetric studentised interval."""
-        if not self.error > 0.0:
+        """The symmetric studentised interval; NaN where there is no standard error."""
+        if math.isnan(self.error):
+            return math.nan, math.nan
+        if self.error == 0.0:
             return self.estimate, self.estimate
         half = float(np.quantile(self._deviations(), level, method="higher")) * self.error
         return self.estimate - half, self.estimate + half
 
     def p_value(self) -> float:
         """How often a resample is as far from the estimate as that is from 0, in its own errors."""
-        if not self.error > 0.0:
+        if math.isnan(self.error):
+            return math.nan
+        if self.error == 0.0:
             return 1.0 if self.estimate == 0.0 else 1.0 / (1 + len(self.estimates))
         far = self._deviations() >= abs(self.estimate) / self.error
         return float((1 + far.sum()) / (1 + len(far)))
@@ -135,6 +140,8 @@ def resample(
         return estimates, np.sqrt(variance)
 
     estimate, error = evaluate(np.ones((1, n)))
+    if tail_rows(risk, n) < MIN_ERROR_ROWS:
+        return Resamples(float(estimate[0]), math.nan, np.empty(0), np.empty(0))
     estimates, errors = np.empty((2, n_resamples))
     step = max(1, _ENTRIES // n)
     for start in range(0, n_resamples, step):

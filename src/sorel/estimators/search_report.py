@@ -21,6 +21,7 @@ from scipy.stats import t as student
 from sorel._lib.frames import as_table
 from sorel._lib.inputs import is_real
 from sorel.estimators.baselines import PLAIN
+from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, tail_rows
 from sorel.estimators.resampling import OrderedLosses
 from sorel.problem.risks import Mean, Risk, spelled
 
@@ -45,14 +46,6 @@ class Fold(NamedTuple):
     trained: int
 
 
-class Change(NamedTuple):
-    """A risk averaged over the folds, its relative change against the plain fit, and the error."""
-
-    value: float
-    change: float
-    standard_error: float
-
-
 class Comparison:
     """Held-out losses of models against those of one of them.
 
@@ -71,8 +64,11 @@ class Comparison:
             np.concatenate([fold.rows for fold in folds]), return_inverse=True
         )
 
-    def change(self, risk: Risk, model: int) -> Change:
-        """How the risk of a model compares; the standard error is that over the held-out rows."""
+    def change(self, risk: Risk, model: int) -> tuple[float, float, float]:
+        """A risk of a model, averaged over the folds, its relative change, and the error of that.
+
+        The standard error is that over the held-out rows.
+        """
         with np.errstate(all="ignore"):
             value, pull = self._influences(risk, model)
             if risk not in self._bases:
@@ -82,21 +78,23 @@ class Comparison:
             pull = (pull - (1.0 + change * np.sign(base)) * base_pull) / abs(base)
             # A row that several folds hold out counts once.
             total = np.bincount(self._places, weights=pull)
-            return Change(value, float(change), float(np.sqrt(np.sum(total**2))))
+            return value, float(change), float(np.sqrt(np.sum(total**2)))
 
     def interval(self, what: str, risk: Risk, model: int, tried: int) -> dict[str, float]:
         """A risk, its change and the ends of its interval, where as many models were tried."""
-        found = self.change(risk, model)
+        value, change, error = self.change(risk, model)
         held_out = len(self._rows)
         trained = np.mean([fold.trained for fold in self._folds])
         freedom = max(held_out * risk.effective_share(held_out) - 1.0, 1.0)
         quantile = student.ppf(1.0 - 0.5 * (1.0 - _LEVEL) / max(tried, 1), freedom)
-        margin = quantile * found.standard_error * math.sqrt(1.0 + held_out / trained)
+        margin = quantile * error * math.sqrt(1.0 + held_out / trained)
+        if min(tail_rows(risk, len(fold.rows)) for fold in self._folds) < MIN_ERROR_ROWS:
+            margin = math.nan
         return {
-            what: found.value,
-            f"{what}_change": found.change,
-            f"{what}_low": float(found.change - margin),
-            f"{what}_high": float(found.change + margin),
+            what: value,
+            f"{what}_change": change,
+            f"{what}_low": float(change - margin),
+            f"{what}_high": float(change + margin),
         }
 
     def _influences(self, risk: Risk, model: int) -> tuple[float, FloatArray]:
@@ -143,9 +141,7 @@ class SearchReport:
         self, tail: Risk, mean_slack: float | None, rows: Mapping[str, Mapping[str, Any]]
     ) -> None:
         self.tail, self.mean_slack = spelled(tail), mean_slack
-        self._names = list(rows)
-        first = next(iter(rows.values()))
-        self._columns = {column: [row[column] for row in rows.values()] for column in first}
+        self._rows = [{"model": name, **row} for name, row in rows.items()]
 
     @property
     def table(self) -> Any:
@@ -153,10 +149,12 @@ class SearchReport:
 
         Columns: `l2`; `mean` and `tail`, averages over the folds; `mean_change` and `tail_change`
         against the plain fit (-0.1 is a tenth less), with 95% intervals for all that was tried in
-        `..._low` and `..._high`; `within_slack`; `chosen`. A pandas DataFrame where pandas is
+        `..._low` and `..._high`, NaN where a fold has fewer than two rows in the tail;
+        `within_slack`; `chosen`. A pandas DataFrame where pandas is
         installed, else a dictionary of its columns.
         """
-        return as_table(self._columns, index=self._names, index_name="model")
+        columns = {name: [row[name] for row in self._rows] for name in self._rows[0]}
+        return as_table(columns, index=columns.pop("model"), index_name="model")
 
     @property
     def verdict(self) -> str:
@@ -164,9 +162,7 @@ class SearchReport:
 
         It speaks of a gain only where the interval of the tail's change lies below 0.
         """
-        chosen = {
-            name: values[self._columns["chosen"].index(True)] for name, values in self._rows()
-        }
+        chosen = next(row for row in self._rows if row["chosen"])
         if chosen["model"] == PLAIN:
             if self.mean_slack is None:
                 return "no model beats the plain one"
@@ -174,29 +170,23 @@ class SearchReport:
             return f"no model beats the plain one within a mean slack of {slack}"
         name, tail = f"{chosen['model']} (l2 {chosen['l2']})", f"{self.tail} of the held-out losses"
         low, high = chosen["tail_low"], chosen["tail_high"]
-        told = f"{chosen['tail_change']:+.1%} (95% interval {low:+.1%} to {high:+.1%})"
+        told = f"{chosen['tail_change']:+.1%} (95% interval {_ends(low, high)})"
         if high < 0.0:
             words = f"{name} gains on the plain fit: {told} in {tail}"
         elif low > 0.0:
             words = f"{name} loses to the plain fit: {told} in {tail}"
         else:
             words = f"{name} cannot be told from the plain fit: {told} in {tail}"
-        low, high = chosen["mean_low"], chosen["mean_high"]
-        return (
-            f"{words}, and {chosen['mean_change']:+.1%} ({low:+.1%} to {high:+.1%}) in their mean"
-        )
-
-    def _rows(self) -> list[tuple[str, list[Any]]]:
-        return [("model", self._names), *self._columns.items()]
+        ends = _ends(chosen["mean_low"], chosen["mean_high"])
+        return f"{words}, and {chosen['mean_change']:+.1%} ({ends}) in their mean"
 
     def __str__(self) -> str:
         lines = [("model", "l2", "mean", "change", self.tail, "change", "within slack", "chosen")]
-        for values in zip(*(values for _, values in self._rows()), strict=True):
-            row = dict(zip(("model", *self._columns), values, strict=True))
+        for row in self._rows:
             cells = [row["model"], f"{row['l2']:.4g}" if is_real(row["l2"]) else row["l2"]]
             for what in ("mean", "tail"):
                 change, low, high = (row[f"{what}_{part}"] for part in ("change", "low", "high"))
-                cells += [f"{row[what]:.4g}", f"{change:+.1%} [{low:+.1%}, {high:+.1%}]"]
+                cells += [f"{row[what]:.4g}", f"{change:+.1%} [{_ends(low, high, ', ')}]"]
             cells += [("no", "yes")[row["within_slack"]], ("", "yes")[row["chosen"]]]
             if row["model"] == PLAIN:
                 cells[3] = cells[5] = ""
@@ -207,3 +197,8 @@ class SearchReport:
 
     def __repr__(self) -> str:
         return f"<SearchReport: {self.verdict}>"
+
+
+def _ends(low: float, high: float, between: str = " to ") -> str:
+    """The ends of an interval in words; a fold may have too few rows in its tail for one."""
+    return "unknown" if math.isnan(low) else f"{low:+.1%}{between}{high:+.1%}"

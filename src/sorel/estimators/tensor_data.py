@@ -13,11 +13,13 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import _check_n_features
 
 from sorel._lib.devices import like, to_numpy
 from sorel.engines.tensors.inputs import finite_matrix, one_column, read_tensor, refuse_infinite
 from sorel.engines.tensors.losses import check_served
 from sorel.engines.tensors.matrices import make_matrix
+from sorel.estimators.base import check_weights
 from sorel.problem.losses import Loss
 
 FloatArray = NDArray[np.float64]
@@ -27,17 +29,7 @@ def read_arrays(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, FloatArra
     """X as a tensor, y as one or as an array, weights as an array; all of the same length."""
     matrix = read_tensor(X)
     y = one_column(y, matrix)
-    if sample_weight is None:
-        return matrix, y, None
-    weight = np.asarray(to_numpy(sample_weight), dtype=np.float64)
-    if weight.shape != (matrix.shape[0],):
-        raise ValueError(
-            f"sample_weight.shape == {weight.shape}, expected {(matrix.shape[0],)}: one weight for "
-            "each row of X"
-        )
-    if not np.all(weight >= 0.0):
-        raise ValueError("Negative values in data passed to `sample_weight`")
-    return matrix, y, weight
+    return matrix, y, check_weights(to_numpy(sample_weight), matrix)
 
 
 def distinct(y: Any) -> tuple[NDArray[Any], Any]:
@@ -59,12 +51,8 @@ def host_rows(X: Any, rows: NDArray[np.int64]) -> Any:
 def scores(model: Any, X: Any) -> Any:
     """Margins of the rows, on their device."""
     tensor = read_tensor(X)
-    d, device = tensor.shape[1], tensor.device
-    if d != model.n_features_in_:
-        raise ValueError(
-            f"X has {d} features, but {type(model).__name__} is expecting "
-            f"{model.n_features_in_} features as input"
-        )
+    _check_n_features(model, tensor, reset=False)
+    device = tensor.device
     coef = torch.from_numpy(np.ascontiguousarray(model.coef_.T)).to(device)
     intercept = torch.as_tensor(model.intercept_, dtype=torch.float64, device=device)
     return finite_matrix(tensor).margins(coef) + intercept

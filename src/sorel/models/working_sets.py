@@ -12,10 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from sorel._core import SIMPLEX
 from sorel.engines.base import Engine, FloatArray
 from sorel.engines.matrix import MAX_COPY
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.problem.penalties import SIMPLEX, Penalty
+from sorel.problem.penalties import Penalty
 
 __all__ = [
     "LARGEST_HESSIAN",

@@ -11,7 +11,6 @@ NumPy's arrays and for torch's tensors.
 from __future__ import annotations
 
 import math
-import numbers
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from scipy.special import expit, logit, softmax
 
 import sorel._core as _core
 from sorel._lib.devices import is_tensor
+from sorel._lib.inputs import check_present, is_real
 
 __all__ = [
     "LOSSES",
@@ -289,8 +289,7 @@ class Huber(_OfResidual):
     words = "losses: half the squared error, linear beyond an error of 1"
 
     def __post_init__(self) -> None:
-        number = isinstance(self.delta, numbers.Real) and not isinstance(self.delta, bool)
-        if not (number and 0 < self.delta < np.inf):
+        if not (is_real(self.delta) and 0 < self.delta < np.inf):
             raise ValueError(f"delta must be a finite number above 0, got {self.delta!r}")
 
     @property
@@ -619,13 +618,7 @@ def _class_codes(y: ArrayLike) -> tuple[NDArray[np.int64], NDArray[Any]]:
     labels = _vector(y)
     if labels.dtype.kind in "fc":
         _finite_vector(labels, "classification")
-    elif labels.dtype.kind == "O":
-        missing = [i for i, label in enumerate(labels) if label is None or label != label]
-        if missing:
-            raise ValueError(
-                f"y has a label that is missing: y[{missing[0]}] = {labels[missing[0]]!r}; "
-                "drop or impute such rows"
-            )
+    check_present(labels, "y")
     classes, codes = np.unique(labels, return_inverse=True)
     if labels.dtype.kind == "f" and len(classes) > 2 and np.any(classes != np.floor(classes)):
         raise ValueError(
@@ -684,8 +677,7 @@ def _check_declarations(loss: Loss) -> None:
         raise TypeError(f"the loss {kind} needs a `name`, a text that messages call it by")
     for what, least in (("lower_bound", -math.inf), ("curvature_bound", 0.0), ("lipschitz", 0.0)):
         number = getattr(loss, what)
-        real = isinstance(number, numbers.Real) and not isinstance(number, bool)
-        if not (real and float(number) >= least):
+        if not (is_real(number) and float(number) >= least):
             raise ValueError(
                 f"{kind}.{what} must be a number >= {least:g} (infinite where none is known), "
                 f"got {number!r}"

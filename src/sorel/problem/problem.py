@@ -5,7 +5,6 @@ min_w F(w) = sum_i sigma_i l_[i](w) + g(w) = min_w max_{lam in P(sigma)} lam . l
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
@@ -148,11 +147,9 @@ class Problem:
             raise TypeError(f"engine must make a sorel.engines.Engine, got {engine!r}")
         if penalty is None:
             penalty = L2(1.0 / engine.n_samples)
-        elif isinstance(penalty, numbers.Real):
-            raise TypeError(f"penalty must be a penalty such as L2({penalty!r}), got {penalty!r}")
         elif not isinstance(penalty, Penalty):
             raise TypeError(
-                "penalty must be one of sorel's penalties, or of a subclass of "
+                "penalty must be one of sorel's penalties, such as L2(0.1), or of a subclass of "
                 f"sorel.problem.penalties.Penalty, got {penalty!r}"
             )
         self.penalty = penalty
@@ -416,7 +413,7 @@ class Problem:
     def start(self) -> FloatArray:
         """A feasible parameter array to start from: 0 where the penalty allows it."""
         w = np.zeros(self.engine.shape)
-        w[: self.n_features] = self.penalty.feasible_start(w[: self.n_features].shape)
+        w[: self.n_features] = self.penalty.project(w[: self.n_features])
         return w
 
     def check_parameters(self, w: ArrayLike) -> FloatArray:

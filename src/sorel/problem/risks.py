@@ -59,9 +59,9 @@ class Risk:
     so that ``GridSearchCV`` can search ``risk__alpha``; only ``set_params`` changes an object in
     place.
 
-    A subclass names its constructor's arguments in ``_parameters`` and implements
-    ``_cumulative_at`` and ``_tail_at``; ``_weights`` and ``_increments`` may be overridden where a
-    closed form is more accurate.
+    A subclass names its constructor's arguments in ``_parameters`` and implements ``_tail_at``, the
+    function T; ``_weights`` and ``_increments`` may be overridden where a closed form is more
+    accurate.
 
     Attributes
     ----------
@@ -106,7 +106,9 @@ class Risk:
         >>> CVaR(0.5).cumulative(0.75)
         0.5
         """
-        return _on_unit_interval(self._cumulative_at, u, "u")
+        # T(1) is 1, but for a deviation.
+        whole = self._tail_at(np.ones(1))
+        return _on_unit_interval(lambda x: whole - self._tail_at(1.0 - x), u, "u")
 
     def tail(self, v: npt.ArrayLike) -> Any:
         """Evaluate T(v) = 1 - S(1 - v), the weight of the fraction v of largest losses.
@@ -128,9 +130,6 @@ class Risk:
         0.5
         """
         return _on_unit_interval(self._tail_at, v, "v")
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        raise NotImplementedError
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         raise NotImplementedError
@@ -405,9 +404,6 @@ class Mean(Risk):
     3.0
     """
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return u.copy()
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return v.copy()
 
@@ -445,10 +441,6 @@ class CVaR(Risk):
     def __init__(self, alpha: float) -> None:
         check_real("alpha", alpha, 0.0, 1.0, low_open=True, hint="CVaR(0.1) is the worst tenth")
         self._store(alpha=alpha)
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        alpha = float(self.alpha)
-        return np.maximum(0.0, alpha - (1.0 - u)) / alpha
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         alpha = float(self.alpha)
@@ -502,10 +494,6 @@ class ESRM(Risk):
         check_real("rho", rho, 0.0, math.inf, low_open=True, hint="ESRM(2.0) is a usual choice")
         self._store(rho=rho)
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        rho = float(self.rho)
-        return np.exp(-rho * (1.0 - u)) * (np.expm1(-rho * u) / math.expm1(-rho))
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         rho = float(self.rho)
         return np.expm1(-rho * v) / math.expm1(-rho)
@@ -542,9 +530,6 @@ class Extremile(Risk):
         check_real("r", r, 1.0, math.inf, hint="Extremile(2.0) is a usual choice")
         self._store(r=r)
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return np.power(u, float(self.r))
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         with np.errstate(divide="ignore"):
             return -np.expm1(float(self.r) * np.log1p(-v))
@@ -578,21 +563,8 @@ class Max(Risk):
     5.0
     """
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return (u >= 1.0).astype(np.float64)
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return (v > 0.0).astype(np.float64)
-
-    def _weights(self, n: int) -> FloatArray:
-        sigma = np.zeros(n)
-        sigma[-1] = 1.0
-        return sigma
-
-    def _increments(self, omega: FloatArray) -> FloatArray:
-        sigma = np.zeros(omega.size)
-        sigma[np.flatnonzero(omega)[-1]] = 1.0
-        return sigma
 
     def _levels(self, n: int, weighted: bool) -> tuple[float, float] | None:
         # With sample weights the cap 1 / omega_i differs from item to item.
@@ -676,9 +648,6 @@ class Mixture(Risk):
     def _combine(self, parts: Iterator[FloatArray]) -> FloatArray:
         return np.asarray(sum(map(operator.mul, self._shares, parts)))
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return self._combine(risk._cumulative_at(u) for risk in self.components)
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return self._combine(risk._tail_at(v) for risk in self.components)
 
@@ -740,7 +709,6 @@ class CustomSpectrum(Risk):
     _kind: str
     _total: float
     _mass: FloatArray
-    _below: FloatArray
     _beyond: FloatArray
 
     def __init__(
@@ -812,38 +780,22 @@ class CustomSpectrum(Risk):
 
     def _prepare_density(self, density: Callable[[Any], Any]) -> None:
         values = _evaluate(density, _GRID.copy())
-        _check_spectrum(values, 1e-12)
+        _check_spectrum(values, 1e-12 * values.max())
         self._store(_total=1.0)
         panels = self._integrate(_GRID[:-1], np.full(_PANELS, 1.0 / _PANELS))
         total = math.fsum(panels)
         panels /= total
-        self._store(
-            _total=total,
-            _below=np.append(0.0, np.cumsum(panels)),
-            _beyond=np.append(np.cumsum(panels[::-1])[::-1], 0.0),
-        )
+        self._store(_total=total, _beyond=np.append(np.cumsum(panels[::-1])[::-1], 0.0))
 
     def _prepare_cumulative(self, function: Callable[[Any], Any]) -> None:
         values = _evaluate(function, _GRID.copy())
-        if not np.isfinite(values).all():
-            raise ValueError(
-                "cumulative is not finite on [0, 1]; give a function with finite values."
-            )
-        total = values[-1]
-        if not total > 0.0:
-            raise ValueError(f"cumulative(1) must be positive, got {total!r}.")
+        total = float(values[-1])
+        _check_spectrum(np.diff(values), 1e-12 * abs(total), "the slope of cumulative")
         if abs(values[0]) > 1e-12 * total:
             raise ValueError(
                 f"cumulative(0) must be 0, got {values[0]!r}; subtract it from the function."
             )
-        slopes = np.diff(values) / total
-        if slopes.min() < -1e-12:
-            raise ValueError("cumulative decreases; give a nondecreasing function on [0, 1].")
-        if np.diff(slopes).min() < -1e-12:
-            raise ValueError(
-                "cumulative is not convex; a spectral risk gives larger losses no less weight."
-            )
-        self._store(_total=float(total))
+        self._store(_total=total)
 
     def _integrate(self, left: FloatArray, width: FloatArray) -> FloatArray:
         total = np.zeros_like(left)
@@ -854,27 +806,15 @@ class CustomSpectrum(Risk):
             total += weight * values
         return total * width / self._total
 
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        if self._kind == "cumulative":
-            return np.clip(_evaluate(self._given, u) / self._total, 0.0, 1.0)
-        if self._kind == "vector":
-            m = self._mass.size
-            return np.interp(u, np.arange(m + 1) / m, np.append(0.0, np.cumsum(self._mass)))
-        cell = (u * _PANELS).astype(np.intp)
-        left = cell / _PANELS
-        part = self._integrate(left.ravel(), (u - left).ravel()).reshape(u.shape)
-        return np.minimum(self._below[cell] + part, 1.0)
-
     def _tail_at(self, v: FloatArray) -> FloatArray:
         if self._kind == "cumulative":
-            return 1.0 - self._cumulative_at(1.0 - v)
+            return 1.0 - np.clip(_evaluate(self._given, 1.0 - v) / self._total, 0.0, 1.0)
         if self._kind == "vector":
             m = self._mass.size
             reach = np.append(0.0, np.cumsum(self._mass[::-1]))
             return np.interp(v, np.arange(m + 1) / m, reach)
         cell = (v * _PANELS).astype(np.intp)
-        width = v - cell / _PANELS
-        part = self._integrate((1.0 - v).ravel(), width.ravel()).reshape(v.shape)
+        part = self._integrate(1.0 - v, v - cell / _PANELS)
         return np.minimum(self._beyond[_PANELS - cell] + part, 1.0)
 
     def _weights(self, n: int) -> FloatArray:
@@ -916,9 +856,6 @@ class Deviation(Risk):
             raise TypeError(f"risk must be a spectral risk such as CVaR(0.1), got {risk!r}.")
         check_real("share", share, 0.0, math.inf, hint="Deviation(risk) takes the mean off once")
         self._store(risk=risk, share=share)
-
-    def _cumulative_at(self, u: FloatArray) -> FloatArray:
-        return self.risk._cumulative_at(u) - self.share * u
 
     def _tail_at(self, v: FloatArray) -> FloatArray:
         return self.risk._tail_at(v) - self.share * v
@@ -1119,19 +1056,19 @@ def _evaluate(function: Callable[[Any], Any], points: FloatArray) -> FloatArray:
     return np.array(np.broadcast_to(values, points.shape))
 
 
-def _check_spectrum(values: FloatArray, tolerance: float) -> None:
+def _check_spectrum(values: FloatArray, tolerance: float, what: str = "density") -> None:
     if not np.isfinite(values).all():
         raise ValueError(
-            "density must be finite; give a spectrum that is unbounded at 1 as cumulative=S."
+            f"{what} must be finite; give a spectrum that is unbounded at 1 as cumulative=S."
         )
-    if values.min() < 0.0:
-        raise ValueError(f"density must be nonnegative, found {float(values.min())!r}.")
-    if values.max() == 0.0:
-        raise ValueError("density is zero everywhere; give at least one positive weight.")
-    if values.size > 1 and np.diff(values).min() < -tolerance * values.max():
+    if values.max() <= 0.0:
+        raise ValueError(f"{what} is zero everywhere; give at least one positive weight.")
+    if values.min() < -tolerance:
+        raise ValueError(f"{what} must be nonnegative, found {float(values.min())!r}.")
+    if values.size > 1 and np.diff(values).min() < -tolerance:
         where = int(np.argmin(np.diff(values)))
         raise ValueError(
-            "density must be nondecreasing (larger losses weigh no less), but falls from "
+            f"{what} must be nondecreasing (larger losses weigh no less), but falls from "
             f"{float(values[where])!r} to {float(values[where + 1])!r} at position {where + 1}."
         )
 

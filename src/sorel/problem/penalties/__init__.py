@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
 from sorel.problem.penalties.base import Kernel, Penalty
 from sorel.problem.penalties.budget import Budget
 from sorel.problem.penalties.builtin import L2, Box, ElasticNet, NonNegative, Simplex
@@ -17,15 +16,10 @@ __all__ = [
     "Kernel",
     "L2",
     "NonNegative",
-    "PURE_L2",
     "Penalty",
-    "SEPARABLE",
-    "SIMPLEX",
     "Simplex",
     "check_penalty",
     "choose_penalty",
-    "prox_inplace",
-    "prox_inplace_outputs",
     "resolve_l2",
     "sample_values",
 ]

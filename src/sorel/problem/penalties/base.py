@@ -50,12 +50,6 @@ def check_number(value: Any, name: str) -> float:
     return number
 
 
-def check_step(step: float, name: str = "step") -> None:
-    """Refuse what is not a finite number > 0."""
-    if not 0.0 < step < math.inf:
-        raise ValueError(f"{name} must be a finite number > 0, got {step!r}.")
-
-
 def dot(a: ArrayLike, b: ArrayLike) -> float:
     """Inner product of two arrays of one shape."""
     return float(np.vdot(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
@@ -121,14 +115,8 @@ class Penalty(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        own = vars(cls)
-        if "name" not in own:
+        if "name" not in vars(cls):
             cls.name = cls.__name__
-        changed = own.keys() & _PREMISES if not cls.__module__.startswith("sorel.") else ()
-        if any(_from_package(cls, name) for name in changed):
-            for name in _CONSEQUENCES - own.keys():
-                if _from_package(cls, name):
-                    setattr(cls, name, vars(Penalty)[name])
 
     def __repr__(self) -> str:
         public = ((name, value) for name, value in vars(self).items() if not name.startswith("_"))
@@ -179,20 +167,6 @@ class Penalty(ABC):
         raise TypeError(
             f"The {self.name} penalty is not known to be the same on a part of the coefficients."
         )
-
-    def prox_centered(self, v: ArrayLike, step: float, center: ArrayLike, tau: float) -> Array:
-        """argmin_u g(u) + ||u - center||^2 / (2 tau) + ||u - v||^2 / (2 step).
-
-        The two quadratics are one, around a point between `v` and `center`, so this is a single
-        ordinary `prox`. ``tau = inf`` drops the centre.
-        """
-        check_step(step)
-        if not tau > 0.0:
-            raise ValueError(f"tau must be > 0 (inf for no centre), got {tau!r}.")
-        v = np.asarray(v, dtype=np.float64)
-        ratio = step / tau
-        toward_center = (np.asarray(center, dtype=np.float64) - v) * (ratio / (1.0 + ratio))
-        return self.prox(v + toward_center, step / (1.0 + ratio))
 
     def conjugate_gradient(self, v: ArrayLike) -> Array:
         """argmax_u v.u - g(u): the gradient of the conjugate at `v`, or one of its subgradients.
@@ -255,26 +229,9 @@ class Penalty(ABC):
         # In a step this short only the domain counts.
         return np.array(self.prox(np.asarray(w, dtype=np.float64), _EPS**2), dtype=np.float64)
 
-    def feasible_start(self, d: int | tuple[int, ...]) -> Array:
-        """Return the point of the domain nearest to the origin, of length or shape `d`."""
-        return self.project(np.zeros(d))
-
     def bounds(self, d: int) -> tuple[Array, Array] | None:
         """Bounds of the domain as two arrays of length `d`; None where there are none."""
         return None
-
-
-# What a penalty is, and what the base class makes of it.
-_PREMISES = {"value", "prox", "conjugate"}
-_CONSEQUENCES = {
-    name for name in vars(Penalty) if name not in _PREMISES and not name.startswith("_")
-}
-
-
-def _from_package(cls: type, name: str) -> bool:
-    """Whether what a class inherits under this name is a formula of the package's own penalties."""
-    origin = next(parent for parent in cls.__mro__[1:] if name in vars(parent))
-    return origin.__module__.startswith("sorel.") and origin is not Penalty
 
 
 class _PlusRidge(Penalty):

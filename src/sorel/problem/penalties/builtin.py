@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._core import PURE_L2, SEPARABLE, SIMPLEX
-from sorel.problem.penalties.base import Array, Kernel, Penalty, check_number, check_step
+from sorel.problem.penalties.base import Array, Kernel, Penalty, check_number
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -29,6 +29,11 @@ FEASIBILITY = 1e-12
 
 # A coefficient no further from its kink, relative to its size, is at the kink.
 _AT_KINK = 8.0 * _EPS
+
+
+# What a penalty is, and what the base class makes of it.
+_PREMISES = {"value", "prox", "conjugate"}
+_CONSEQUENCES = {name for name in vars(Penalty) if not name.startswith("_")} - _PREMISES
 
 
 class Terms(NamedTuple):
@@ -184,6 +189,14 @@ class Declared(Penalty):
 
     l2: float
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = vars(cls).keys()
+        if own & _PREMISES and not cls.__module__.startswith("sorel."):
+            # Formulas of the package belong to its own g: others follow from those of the class.
+            for name in _CONSEQUENCES - own:
+                setattr(cls, name, vars(Penalty)[name])
+
     def __post_init__(self) -> None:
         l2 = check_number(self.l2, "l2")
         object.__setattr__(self, "l2", l2)
@@ -279,7 +292,8 @@ class Declared(Penalty):
 
     def prox(self, v: ArrayLike, step: float) -> Array:
         """Shrinkage, soft thresholding around the kinks, one multiplier, clipping."""
-        check_step(step)
+        if not 0.0 < step < math.inf:
+            raise ValueError(f"step must be a finite number > 0, got {step!r}.")
         v = np.asarray(v, dtype=np.float64)
         return self._nearest(v / (1.0 + step * self.l2), self.l2 + 1.0 / step, self.terms(v.shape))
 

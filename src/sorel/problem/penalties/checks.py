@@ -57,7 +57,9 @@ coefficient.
         slope, square = dot(q - r, u - v), dot(u - v, u - v)
         # Two points that agree but for rounding may seem to bend the other way.
         largest = max(float(np.abs(z).max()) for z in (points[i][0], points[j][0], u, v))
-        noise = _ROUNDING * largest * float(np.abs(q - r).sum())
+        shortest = min(points[i][1], points[j][1])
+        away = np.abs(q - r) + np.abs(u - v) / shortest
+        noise = _ROUNDING * largest * float(away.sum())
         if slope < penalty.l2 * square - AGREEMENT * (abs(slope) + penalty.l2 * square) - noise:
             raise ValueError(
                 f"l2={penalty.l2:g} of the {penalty.name} penalty is not its modulus of strong "
