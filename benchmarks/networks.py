@@ -337,7 +337,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--out", type=Path, help="folder of the cells and the report")
     parser.add_argument(
-        "--update-docs", action="store_true", help="put tables and figure into docs/networks.md"
+        "--update-docs", action="store_true", help="put them into docs/networks-results.md"
     )
     options = parser.parse_args(arguments)
     if options.quick and options.update_docs:
@@ -357,7 +357,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"\n{name}\n" + "\n".join(lines))
     write_atomically(out / "report.json", json.dumps(sections, indent=1).encode())
     if options.update_docs:
-        update(DOCS / "networks.md", sections)
+        update(DOCS / "networks-results.md", sections)
     if options.short:
         return
     draw(records, budgets, out / PICTURE)

@@ -53,6 +53,7 @@ intersphinx_mapping = {
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 # An example that fails fails the build; SOREL_DOCS_EXAMPLES=none builds the pages alone, quickly.
 examples = os.environ.get("SOREL_DOCS_EXAMPLES", "all")

@@ -65,13 +65,10 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", README.read_text(), re.S | re.M)
 
 
-def test_the_first_lines_of_the_readme_run(capsys):
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(120, 2))
-    code = blocks("python")[0]
-    assert ">>>" not in code
-    assert len(code.strip().splitlines()) <= 5
-    exec(compile(code, str(README), "exec"), {"X": X, "y": X[:, 0] + rng.normal(size=120)})
+@pytest.mark.parametrize("page", [README, DOCS / "index.md"], ids=["README.md", "index.md"])
+def test_the_first_lines_run_as_they_are(page, capsys):
+    code = re.search(r"^```python\n(.*?)^```", page.read_text(), re.S | re.M)[1]
+    exec(compile(code, str(page), "exec"), {})
     assert capsys.readouterr().out.startswith("converged")
 
 

@@ -13,7 +13,8 @@ pytest.importorskip("selenium", reason="selenium is an extra")
 
 PAGES = [
     "index", "quickstart", "choosing-a-risk", "coming-from", "held-out", "linear", "reproduction",
-    "api/index", "api/generated/sorel.dask.DaskSpectralRiskClassifier", "gallery/index",
+    "certificate", "cluster", "gpu", "networks", "api/index", "gallery/index",
+    "api/generated/sorel.dask.DaskSpectralRiskClassifier",
 ]  # fmt: skip
 
 
