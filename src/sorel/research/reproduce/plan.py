@@ -57,11 +57,6 @@ _PROBLEM = ["dataset", "risk"]
 _GRID = [*_PROBLEM, "batch", "method"]
 _OPTIMUM = ["optimum", "start", "relative_gap", "seconds"]
 
-_DATA_HELP = (
-    "the copies in the package are damaged: install it again, name the folder of their CSV files "
-    "with --data DIR or in $SOREL_DATA, or ask for other sets, e.g. --datasets diabetes generated"
-)
-
 
 @dataclass(eq=False)
 class Results:
@@ -109,17 +104,14 @@ class Results:
 
 
 def load_data(settings: Settings, folder: str | os.PathLike[str] | None) -> dict[str, Dataset]:
-    """The datasets by name, or a FileNotFoundError that says how to provide them."""
+    """The datasets by name."""
     data, wanted = {}, dict.fromkeys(settings.datasets)
     # Figure 1 shows yacht, unless only sets outside the paper are asked for.
     if "1" in settings.figures and not wanted.keys().isdisjoint(PAPER_DATASETS):
         wanted["yacht"] = None
     for name in wanted:
         if name in PAPER_DATASETS:
-            try:
-                X, y = load_paper_dataset(name, folder)
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"{error}\n{_DATA_HELP}") from None
+            X, y = load_paper_dataset(name, folder)
         else:
             raw = load_diabetes() if name == "diabetes" else make_two_populations(n=400, d=5)[:2]
             X, _, y, _ = split_standardized(*raw)
