@@ -31,9 +31,9 @@ from sorel.research.reproduce.settings import (
     LABELS,
     PAPER_METHODS,
     TARGETS,
+    TEXTS,
     Settings,
     risk_label,
-    texts,
 )
 
 HOLDS, IN_PART, HOLDS_NOT = "holds", "holds in part", "does not hold"
@@ -73,7 +73,7 @@ def claims(results: Results) -> list[Claim]:
         finding = None
         if (ran or not figures) and (not dataset or dataset in results.settings.datasets):
             finding = measure(_Curves(results, next((sizes[f] for f in ran if f in sizes), 1)))
-        source, claim = texts("claims", name)
+        source, claim = TEXTS["claims"][name]
         rows.append(Claim(source, claim, *(finding or ("-", NOT_MEASURED))))
     return rows
 
@@ -140,7 +140,7 @@ def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
 
 
 def _say(sentence: str, **facts: Any) -> str:
-    return str(texts("measured", sentence)).format(**facts)
+    return str(TEXTS["measured"][sentence]).format(**facts)
 
 
 def _count(which: Any) -> int:

@@ -7,7 +7,6 @@ module only reads a :class:`Results`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -98,7 +97,6 @@ class Results:
     toy: dict[str, Any] | None = None
     least: float = 0.0
     code: str = field(default_factory=code_version)
-    seconds: float = 0.0
     cells: int = 0
     kept: int = 0
 
@@ -127,7 +125,6 @@ def collect(
     progress: Progress | None = None,
 ) -> Results:
     """Compute or read every cell, and put the numbers in order."""
-    begin = time.monotonic()
     work = Work(folder, data, jobs, progress)
     done = work.run("optima", _first_cells(settings, data))
     rows = [{**_labels(key, _PROBLEM), **each} for key, each in done.items() if key[0] == "optimum"]
@@ -169,7 +166,6 @@ def collect(
         ),
         plane=done.get(("plane",)),
         toy=done.get(("toy",)),
-        seconds=time.monotonic() - begin,
         cells=work.cells,
         kept=work.kept,
     )

@@ -17,8 +17,8 @@ from sorel.research.reproduce.settings import (
     LABELS,
     PAPER_METHODS,
     TARGETS,
+    TEXTS,
     risk_label,
-    texts,
 )
 
 KEYS = ["dataset", "risk", "batch", "method"]
@@ -39,7 +39,7 @@ class Table:
 def make_table(name: str, frame: pd.DataFrame, batch: int = 1, **facts: Any) -> Table:
     """A table with the words of ``texts.toml``, and names of risks as the paper writes them."""
     how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
-    title, note = (text.format(how=how, **facts) for text in texts("tables", name))
+    title, note = (text.format(how=how, **facts) for text in TEXTS["tables"][name])
     if "risk" in frame:
         frame = frame.assign(risk=frame["risk"].map(risk_label))
     return Table(name if batch == 1 else f"{name}_batch", title, note, frame)
@@ -149,7 +149,7 @@ def _datasets(results: Results) -> Table:
         values = optima[optima["risk"] == risk].set_index("dataset")["optimum"]
         frame[f"F*, {risk_label(risk)}"] = frame["dataset"].map(values).map("{:.12f}".format)
     facts = {"gap": optima["relative_gap"].max(), "milliseconds": 1000 * optima["seconds"].max()}
-    return make_table("datasets", frame, certified=texts("measured", "certified").format(**facts))
+    return make_table("datasets", frame, certified=TEXTS["measured"]["certified"].format(**facts))
 
 
 def _settings(results: Results) -> Table:
@@ -188,7 +188,7 @@ def _levels(results: Results, batch: int, methods: tuple[str, ...]) -> pd.DataFr
 def _late(results: Results) -> Table:
     name, risk, setting = INSTABILITY
     frame = late_levels(results)
-    frame["run"] = [texts("late_runs", run).format(**setting) for run in frame["run"]]
+    frame["run"] = [TEXTS["late_runs"][run].format(**setting) for run in frame["run"]]
     frame["lost"] = np.where(frame["lost"], "yes", "no")
     return make_table("late", frame, problem=f"{name} with {risk_label(risk)}")
 
