@@ -14,17 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sorel.engines.base import FloatArray
 from sorel.files.atomic import write_atomically
 
-FloatArray = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 # Seconds between two looks at whether the parent is still there.
@@ -34,13 +32,12 @@ _GLANCE = 0.5
 _NOT_NUMERIC = {"__main__.py", "cli", "estimators", "files", "research"}
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """Training data as the experiments see them."""
 
     name: str
-    X: FloatArray = field(repr=False, compare=False)
-    y: FloatArray = field(repr=False, compare=False)
+    X: FloatArray
+    y: FloatArray
 
     @property
     def checksum(self) -> str:
@@ -211,25 +208,25 @@ class Work:
         return float(len(arguments.get("grid", "1")) * passes * (n + 1000))
 
     def _computed(self, cells: list[Cell]) -> Iterable[tuple[Cell, dict[str, Any]]]:
-        tasks = [(cell, self.data.get(cell.dataset), self.path(cell)) for cell in cells]
-        if min(self.jobs, len(tasks)) <= 1:
-            return (_compute(*task) for task in tasks)
         from joblib import Parallel, delayed
 
         parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
-        done: Iterable[Any] = parallel(delayed(_compute)(*task, os.getpid()) for task in tasks)
+        done: Iterable[Any] = parallel(
+            delayed(_compute)(cell, self.data.get(cell.dataset), self.path(cell), os.getpid())
+            for cell in cells
+        )
         return done
 
 
 def _compute(
-    cell: Cell, data: Dataset | None, path: Path, parent: int | None = None
+    cell: Cell, data: Dataset | None, path: Path, parent: int
 ) -> tuple[Cell, dict[str, Any]]:
     """Run an experiment and keep its result; all of it, or nothing."""
     from threadpoolctl import threadpool_limits
 
     from sorel.research.reproduce.experiments import EXPERIMENTS
 
-    if parent is not None:
+    if os.getpid() != parent:
         end_with(parent)
     # One thread: sums are then added in the same order on every machine and for every --jobs.
     with threadpool_limits(1):

@@ -440,7 +440,7 @@ def _knob_free(curves: _Curves) -> Finding:
 def _follows_theorem(curves: _Curves) -> Finding:
     tuning = curves.results.tuning
     chosen = tuning[tuning["chosen"] & (tuning["method"] == "sorel")]
-    known = curves.results.constants.set_index(["dataset", "risk"])["G_vector"]
+    known = curves.results.optima.set_index(["dataset", "risk"])["G_vector"]
     # The theorem has eta_k tau_k = 1 / (2 G^2), the experiments 20 C.
     ratio = [40.0 * row.C * float(known[row.dataset, row.risk]) ** 2 for row in chosen.itertuples()]
     text = _say("follows_theorem", low=min(ratio), high=max(ratio))
@@ -459,21 +459,21 @@ def _cvar_weights(_: _Curves) -> Finding:
 
 
 def _lipschitz(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     ratio = constants["G_vector"] / constants["G_one"]
     text = _say("lipschitz", low=ratio.min(), high=ratio.max())
     return text, HOLDS_NOT if ratio.max() > 1.0 else HOLDS
 
 
 def _smoothness(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     factor = constants.groupby("risk", sort=False)["n_sigma_n"].max()
     words = ", ".join(f"{risk_label(str(risk))} {value:.3g}" for risk, value in factor.items())
     return _say("smoothness", factors=words), HOLDS_NOT if factor.max() > 1.0 else HOLDS
 
 
 def _sublevel(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     ratio = constants["G_sublevel"] / constants["G_one"]
     return _say("sublevel", low=ratio.min(), high=ratio.max()), IN_PART
 

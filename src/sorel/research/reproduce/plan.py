@@ -54,7 +54,8 @@ FIXED_RUNS = {
 
 _PROBLEM = ["dataset", "risk"]
 _GRID = [*_PROBLEM, "batch", "method"]
-_OPTIMUM = ["optimum", "start", "relative_gap", "seconds"]
+_CONSTANTS = ["n", "G_one", "G_vector", "n_sigma_n", "G_sublevel"]
+_OPTIMUM = ["optimum", "start", "relative_gap", "seconds", *_CONSTANTS]
 
 
 @dataclass(eq=False)
@@ -67,7 +68,8 @@ class Results:
     datasets : DataFrame
         name, n, d, checksum.
     optima : DataFrame
-        dataset, risk, optimum, start, relative_gap, seconds.
+        dataset, risk, optimum, start, relative_gap, seconds, and constants of the analysis at the
+        optimum: n, G_one, G_vector, n_sigma_n, G_sublevel.
     tuning : DataFrame
         dataset, risk, batch, method, alpha, C, score (mean over seeds, as suboptimality), chosen,
         and passes to each target (mean over seeds).
@@ -79,8 +81,8 @@ class Results:
     late : DataFrame
         dataset, risk, run, iteration, suboptimality of long runs, named by `LATE_RUNS` on every
         problem and by `FIXED_RUNS` on one with a fixed setting.
-    costs, constants : DataFrame
-        CPU seconds per pass; constants of the analysis.
+    costs : DataFrame
+        CPU seconds per pass.
     plane, toy : dict
         Figure 1 and the appendix's example.
     """
@@ -92,7 +94,6 @@ class Results:
     curves: pd.DataFrame
     late: pd.DataFrame
     costs: pd.DataFrame
-    constants: pd.DataFrame
     plane: dict[str, Any] | None = None
     toy: dict[str, Any] | None = None
     least: float = 0.0
@@ -131,9 +132,6 @@ def collect(
     optima = pd.DataFrame(rows, columns=[*_PROBLEM, *_OPTIMUM])
     tuning = _tuning(settings, work.run("tuning", _tune_cells(settings, optima)), optima)
     last = {**_curve_cells(settings, tuning), **_late_cells(settings, tuning, optima)}
-    for row in rows:
-        key = row["dataset"], row["risk"]
-        last["constants", *key] = cell("constants", key[0], risk=key[1], w=row["w"])
     results = work.run("curves", last)
     labels = [*_GRID, "seed"]
     curves = _runs(results, "curve", labels, ["passes", "seconds", "objective"], optima)
@@ -158,11 +156,6 @@ def collect(
                 for cost in result["seconds_per_pass"].items()
             ],
             columns=["dataset", "method", "seconds_per_pass"],
-        ),
-        constants=pd.DataFrame(
-            {**_labels(key, _PROBLEM), **result}
-            for key, result in results.items()
-            if key[0] == "constants"
         ),
         plane=done.get(("plane",)),
         toy=done.get(("toy",)),

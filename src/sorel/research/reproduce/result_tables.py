@@ -213,7 +213,7 @@ def _constants(results: Results) -> Table:
         "n_sigma_n": "n sigma_n",
         "G_sublevel": "G on the sublevel set",
     }
-    frame = results.constants
+    frame = results.optima
     frame = frame.assign(ratio=frame["G_vector"] / frame["G_one"])
     frame = frame[["dataset", "risk", "n", *names]].rename(columns=names)
     return make_table("constants", frame)
