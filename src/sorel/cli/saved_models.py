@@ -175,17 +175,11 @@ def _open_rows(arguments: argparse.Namespace, kinds: dict[str, str]) -> Any:
             f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
             f"{arguments.model}; give it a table"
         )
-    rows = open_rows(arguments.data, list(kinds))
-    assert rows is not None
-    if rows.columns is not None and rows.columns != list(kinds):
+    rows: Any = open_rows(arguments.data, list(kinds))
+    if rows.n_features != len(kinds) or rows.columns not in (None, list(kinds)):
         raise TableError(
-            f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
-            f"{list(kinds)}"
-        )
-    if rows.n_features != len(kinds):
-        raise TableError(
-            f"the model was fitted to {len(kinds)} columns, and {arguments.data} has "
-            f"{rows.n_features}"
+            f"the {rows.n_features} columns of {arguments.data} are {rows.columns or 'unnamed'}, "
+            f"and the model was fitted to {len(kinds)}: {list(kinds)}"
         )
     return rows
 

@@ -56,8 +56,14 @@ def check_outputs(*paths: str | None) -> None:
             check_writable(path)
 
 
-def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) -> Any:
-    """The table of a command, which must have the columns that its arguments name."""
+def read_frame(
+    arguments: argparse.Namespace, named: list[str], target: str | None = None, **options: Any
+) -> Any:
+    """The table of a command, which must have the columns that its arguments name.
+
+    With --skip-missing-target, rows without a value of `target` are left out; messages count rows
+    as in the file.
+    """
     from sorel.files import tables
 
     frame = tables.read_table(
@@ -68,4 +74,12 @@ def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) 
         **options,
     )
     tables.require_columns(frame.columns, named)
-    return frame
+    if target is None or not arguments.skip_missing_target:
+        return frame
+    known = frame[target].notna()
+    if not known.any():
+        raise tables.TableError(f"target {target!r} has no values at all")
+    if not known.all():
+        missing = (~known).sum()
+        note(arguments, f"note: {missing} of {len(frame)} rows have no target and are left out")
+    return frame[known]

@@ -13,14 +13,6 @@ from typing import BinaryIO
 
 from sorel.files.leftovers import owned_name, remove_leftovers
 
-__all__ = [
-    "check_writable",
-    "open_atomically",
-    "scratch_folder",
-    "write_atomically",
-    "write_folder_atomically",
-]
-
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 

@@ -33,13 +33,10 @@ from sorel.files.unfolding import unfolded_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sorel.engines.rows import RowSource
-
 __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
-    "missing_columns",
     "read_table",
     "refuse_misread",
     "refuse_rows",
@@ -49,7 +46,6 @@ __all__ = [
     "restore_pipeline",
     "scaled_pipeline",
     "select_columns",
-    "standardise_rows",
     "unknown_categories",
     "write_table",
 ]
@@ -583,46 +579,6 @@ def _take(name: str, source: Any, target: Any) -> None:
     if old.dtype.kind == "f" and not np.isfinite(old).all():
         raise ValueError(f"{name} is not finite")
     setattr(target, name, old)
-
-
-def standardise_rows(rows: RowSource, model: Any) -> Any:
-    """The pipeline of :func:`make_pipeline` for rows on disk, with its preparation fitted.
-
-    Parameters
-    ----------
-    rows : RowSource
-        Numbers; all are read once. Columns without names are called x0, x1 and so on.
-    model : estimator
-        The last step, called "model"; it is left alone.
-
-    Returns
-    -------
-    sklearn.pipeline.Pipeline
-        Its model is not fitted yet. It wants the rows less the means, over the deviations.
-
-    Raises
-    ------
-    ValueError
-        If a value is missing or not finite; the message says where.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sorel.rows import MemmapRows
-    >>> from sorel.tables import standardise_rows
-    >>> pipeline = standardise_rows(MemmapRows(np.array([[1.0, 20.0], [3.0, 40.0]])), Ridge())
-    >>> pipeline["columns"].named_transformers_["numeric"].mean_
-    array([ 2., 30.])
-    """
-    from sklearn.preprocessing import StandardScaler
-
-    check_width(rows.n_features, "the data")
-    scaler = StandardScaler()
-    for _, _, part in rows.finite_spans():
-        scaler.partial_fit(part)
-    names = rows.columns or [f"x{place}" for place in range(rows.n_features)]
-    return scaled_pipeline(names, scaler, model)
 
 
 def scaled_pipeline(names: Sequence[str], scaler: Any, model: Any) -> Any:

@@ -191,9 +191,15 @@ class Work:
         self.cells += len(found)
         self.kept += len(found) - len(missing)
         self.progress.start(stage, missing.values(), len(found) - len(missing))
+        from joblib import Parallel, delayed
+
         # The longest first: no process is then left alone with a long cell at the end.
-        order = sorted(missing, key=lambda cell: -missing[cell])
-        for cell, result in self._computed(order):
+        tasks = (
+            delayed(_compute)(cell, self.data.get(cell.dataset), self.path(cell), os.getpid())
+            for cell in sorted(missing, key=lambda cell: -missing[cell])
+        )
+        parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
+        for cell, result in parallel(tasks):
             found[cell] = result
             self.progress.advance(missing[cell])
         return {key: found[cell] or {} for key, cell in cells.items()}
@@ -206,16 +212,6 @@ class Work:
         arguments = cell.arguments
         passes = arguments.get("passes", 2 * arguments.get("iterations", 100))
         return float(len(arguments.get("grid", "1")) * passes * (n + 1000))
-
-    def _computed(self, cells: list[Cell]) -> Iterable[tuple[Cell, dict[str, Any]]]:
-        from joblib import Parallel, delayed
-
-        parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
-        done: Iterable[Any] = parallel(
-            delayed(_compute)(cell, self.data.get(cell.dataset), self.path(cell), os.getpid())
-            for cell in cells
-        )
-        return done
 
 
 def _compute(

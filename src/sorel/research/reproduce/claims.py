@@ -156,6 +156,14 @@ def _problem(key: Any) -> str:
     return f"{name}, {risk_label(risk)}"
 
 
+def _median_ratio(sentence: str, first: pd.Series, second: pd.Series) -> str:
+    """The ratio of two methods' work where both arrive; empty where they never do."""
+    both = np.isfinite(first) & np.isfinite(second)
+    if not both.any():
+        return ""
+    return _say(sentence, both=_count(both), ratio=(first[both] / second[both]).median())
+
+
 def _converges(curves: _Curves) -> Finding:
     arrived = np.isfinite(curves["passes_1e-06"]["sorel"])
     ends, total = curves["end"]["sorel"], len(arrived)
@@ -179,11 +187,8 @@ def _best(unit: str, competitive: bool = False) -> Callable[[_Curves], Finding]:
         arrived, rival_arrived = np.isfinite(own), np.isfinite(rivals)
         wins = _count((own <= rivals) & arrived)
         close = _count((own <= 1.5 * rivals) & arrived)
-        both = arrived & rival_arrived
         text = _say("best", unit=unit, wins=wins, total=len(own), close=close)
-        if both.any():
-            ratio = (own[both] / rivals[both]).median()
-            text += _say("best_ratio", both=_count(both), ratio=ratio)
+        text += _median_ratio("best_ratio", own, rivals)
         # Nobody has arrived, and this method may be the first.
         pending = _count(~arrived & ~rival_arrived & curves.falling["sorel"])
         good = close if competitive else wins
@@ -254,11 +259,9 @@ def _single_loop(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"]
     own, other = table["sorel"], table["stochastic_pd"]
     arrived, other_arrived = np.isfinite(own), np.isfinite(other)
-    slower, both = _count((other > own) & arrived), arrived & other_arrived
+    slower = _count((other > own) & arrived)
     text = _say("single_loop", slower=slower, total=len(own), never=_count(~other_arrived))
-    if both.any():
-        ratio = (other[both] / own[both]).median()
-        text += _say("single_loop_ratio", both=_count(both), ratio=ratio)
+    text += _median_ratio("single_loop_ratio", other, own)
     return text, curves.judged(slower, _count(~arrived & ~other_arrived), len(own), 0.8, 0.2)
 
 
@@ -390,25 +393,16 @@ def _stability(curves: _Curves) -> Finding:
         return None
     table = late_levels(results)
     tuned, stable, default = (table[table["run"] == run] for run in LATE_RUNS)
-    lost, parts = 0, []
+    lost, parts = _count(tuned["lost"]), []
     if len(tuned):
-        lost = _count(tuned["lost"])
-        parts.append(
-            _say(
-                "stability",
-                tuned=lost,
-                total=len(tuned),
-                iterations=tuned["iterations"].max(),
-                stable=_count(stable["lost"]),
-                default=_count(default["lost"]),
-            )
-        )
+        mended = {"stable": _count(stable["lost"]), "default": _count(default["lost"])}
+        facts = {"total": len(tuned), "iterations": tuned["iterations"].max(), **mended}
+        parts.append(_say("stability", tuned=lost, **facts))
     fixed = table[table["run"].isin(FIXED_RUNS)].set_index("run")
     if len(fixed):
         name, risk, setting = INSTABILITY
+        runs = fixed.rename(columns={"at iteration": "at"}).loc[:, ["lowest", "at", "end"]]
         labels = {"fixed paper": "stochastic", "fixed exact paper": "exact inner solves"}
-        columns = {"lowest": "lowest", "at iteration": "at", "end": "end"}
-        runs = fixed[list(columns)].rename(columns=columns)
         words = (_say("stability_run", label=labels[run], **runs.loc[run]) for run in labels)
         facts = {"runs": ", ".join(words), "auto": fixed.loc["fixed auto", "end"], **setting}
         parts.append(_say("stability_fixed", problem=_problem((name, risk)), **facts))

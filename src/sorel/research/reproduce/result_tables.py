@@ -126,12 +126,8 @@ def all_tables(results: Results) -> list[Table]:
     tables = [_datasets(results), _settings(results)]
     for batch in settings.batches:
         facts = {"seeds": settings.seeds, "budget": settings.budget(batch)}
-        frame = _levels(results, batch, ALL_METHODS)
-        tables.append(make_table("reached", frame, batch, **facts))
-    for batch in settings.batches:
-        frame = _levels(results, batch, APPENDIX_METHODS)
-        tables.append(make_table("appendix", frame, batch))
-    for batch in settings.batches:
+        for name, methods in (("reached", ALL_METHODS), ("appendix", APPENDIX_METHODS)):
+            tables.append(make_table(name, _levels(results, batch, methods), batch, **facts))
         frame = knob_free(results, batch)
         frame = frame.drop(columns=frame.filter(like="grid ratio"))
         tables.append(make_table("knob_free", frame, batch))

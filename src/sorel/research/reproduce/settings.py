@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
+from typing import Any
 
 from sorel.problem.risks import parse_risk
 from sorel.research.datasets import PAPER_DATASETS
@@ -30,19 +31,23 @@ APPENDIX_METHODS = ("admm", "pdhg", "apd", "stochastic_pd", "drago")
 FULL_METHODS = ("lbfgs", "admm", "pdhg", "apd")
 """Methods that take all samples in every step, whatever the size of a mini-batch."""
 
-LABELS = {
-    "sgd": "SGD (batch 64)",
-    "lsvrg": "LSVRG",
-    "prospect": "Prospect",
-    "sorel": "SOREL (published, tuned)",
-    "sorel-auto": "SOREL (no knobs)",
-    "lbfgs": "L-BFGS",
-    "admm": "ADMM",
-    "pdhg": "PDHG",
-    "apd": "APD",
-    "stochastic_pd": "Stochastic primal-dual",
-    "drago": "Drago (smoothed)",
+# What pictures and tables call each method, and its line: colours of Okabe and Ito, and dashes that
+# tell the lines apart in grey.
+_LOOKS: dict[str, tuple[str, str, Any]] = {
+    "sgd": ("SGD (batch 64)", "#999999", (0, (1, 1))),
+    "lsvrg": ("LSVRG", "#E69F00", "--"),
+    "prospect": ("Prospect", "#CC79A7", "-."),
+    "sorel": ("SOREL (published, tuned)", "#D55E00", "-"),
+    "sorel-auto": ("SOREL (no knobs)", "#0072B2", "-"),
+    "lbfgs": ("L-BFGS", "#000000", ":"),
+    "admm": ("ADMM", "#009E73", "-"),
+    "pdhg": ("PDHG", "#56B4E9", "--"),
+    "apd": ("APD", "#CC79A7", "-."),
+    "stochastic_pd": ("Stochastic primal-dual", "#E69F00", "-"),
+    "drago": ("Drago (smoothed)", "#999999", (0, (4, 1, 1, 1))),
 }
+LABELS = {name: label for name, (label, _, _) in _LOOKS.items()}
+STYLES = {name: {"color": color, "linestyle": dash} for name, (_, color, dash) in _LOOKS.items()}
 
 _TEXTS = resources.files("sorel.research.reproduce") / "texts.toml"
 TEXTS = tomllib.loads(_TEXTS.read_text(encoding="utf-8"))
