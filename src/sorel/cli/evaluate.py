@@ -91,7 +91,6 @@ def run(arguments: argparse.Namespace) -> int:
     own = measured(model)
     report = _report(own, y, model, groups, weight)
     losses = {model_name(last): own.loss}
-    constant = data.summary.get("constant") or _is_constant(own, y, model)
     for name, other in getattr(model, "baselines_", {}).items():
         if name == "constant model":
             found = measured(other, constant=True)
@@ -102,8 +101,8 @@ def run(arguments: argparse.Namespace) -> int:
         row = _report(found, y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
-    if constant:
-        say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
+    if getattr(last, "constant_", False):
+        say("warning: this model is (nearly) constant; fit it to a milder risk")
     if arguments.output is not None:
         tables.write_table(report.reset_index(), arguments.output)
     if arguments.plot is not None:
@@ -192,17 +191,6 @@ def _auc(positive: Any, margin: Any, weights: Any) -> float:
     if positive.all() or not positive.any():
         return float("nan")
     return float(roc_auc_score(positive, margin, sample_weight=weights))
-
-
-def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
-    import numpy as np
-
-    from sorel.estimators.constant_model import MARGIN_SPREAD, TARGET_SPREAD
-
-    if len(getattr(model, "classes_", ())) > 2:
-        return False
-    spread = MARGIN_SPREAD if hasattr(model, "classes_") else TARGET_SPREAD * np.std(y)
-    return bool(np.std(measured.margin) < spread)
 
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:

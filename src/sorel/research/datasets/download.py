@@ -30,16 +30,14 @@ _Rows = Iterable[Sequence[Any]]
 
 
 def fetch_table(entry: PaperDataset) -> FloatArray:
-    """The verified table from the first address that gives it."""
-    failures = []
-    for url in entry.urls:
-        try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
-                return _extract(response.read(_MAX_BYTES), entry)
-        except Exception as error:
-            # Readers of archives and spreadsheets fail in many ways on a damaged file.
-            failures.append(f"{shorten(error) or type(error).__name__} ({url})")
-    raise FileNotFoundError(f"the download failed: {'; '.join(failures)}")
+    """The table at the address of a set, if its numbers are the published ones."""
+    try:
+        with urllib.request.urlopen(entry.address, timeout=_TIMEOUT) as response:
+            return _extract(response.read(_MAX_BYTES), entry)
+    except Exception as error:
+        # Readers of archives and spreadsheets fail in many ways on a damaged file.
+        reason = shorten(error) or type(error).__name__
+        raise FileNotFoundError(f"the download of {entry.address} failed: {reason}") from None
 
 
 def _extract(data: bytes, entry: PaperDataset) -> FloatArray:

@@ -131,8 +131,7 @@ def load_paper_table(
 
     The sources publish archives, spreadsheets, ARFF and plain text. Formats are recognised and
     checked by content: each table found is read as numbers and accepted only if their fingerprint
-    is the known one. The environment variables ``SOREL_UCI_URL`` and ``SOREL_OPENML_URL`` replace
-    the addresses of the two sources, for instance by a mirror.
+    is the known one.
 
     Examples
     --------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import tomllib
 from collections.abc import Sequence
 from importlib import resources
@@ -13,12 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sorel.engines.base import FloatArray
-
-# Where the sources are; a mirror or a test sets the environment variable instead.
-_SOURCES = {
-    "UCI": ("SOREL_UCI_URL", "https://archive.ics.uci.edu"),
-    "OpenML": ("SOREL_OPENML_URL", "https://www.openml.org"),
-}
 
 
 class PaperDataset(NamedTuple):
@@ -30,7 +23,7 @@ class PaperDataset(NamedTuple):
     rows: int
     columns: list[str]
     source: str
-    addresses: list[str]
+    address: str
     fingerprint: str
     not_features: Sequence[str] = ()
     skipped_rows: int = 0
@@ -38,12 +31,6 @@ class PaperDataset(NamedTuple):
     @property
     def target(self) -> str:
         return self.columns[-1]
-
-    @property
-    def urls(self) -> list[str]:
-        variable, address = _SOURCES[self.source]
-        base = os.environ.get(variable) or address
-        return [f"{base.rstrip('/')}/{path}" for path in self.addresses]
 
     def verified(self, table: FloatArray) -> bool:
         """Whether the numbers are the published ones."""

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -130,8 +131,7 @@ class Progress:
         share, left = self._spent / self._total if self._total else 1.0, ""
         if 0.0 < share < 1.0:
             seconds = (time.monotonic() - self._begin) * (1.0 - share) / share
-            minutes, rest = divmod(round(seconds), 60)
-            left = f", about {f'{minutes} min {rest:02d}' if minutes else rest} s left"
+            left = f", about {timedelta(seconds=round(seconds))} left"
         self.close()
         if self._shown:
             text = self._text.format(done=self._done, share=share, left=left)

@@ -338,11 +338,10 @@ def plane(
 
 def _principal_components(X: FloatArray, count: int) -> FloatArray:
     """Coordinates along the leading principal axes, signs fixed, each of unit variance."""
-    _, _, axes = np.linalg.svd(X - X.mean(axis=0), full_matrices=False)
-    axes = axes[:count]
-    axes = axes * np.sign(axes[np.arange(count), np.abs(axes).argmax(axis=1)])[:, None]
-    projected = (X - X.mean(axis=0)) @ axes.T
-    return projected / projected.std(axis=0)
+    from sklearn.decomposition import PCA
+
+    projected = PCA(count).fit_transform(X)
+    return np.asarray(projected / projected.std(axis=0))
 
 
 def _primal_dual(
