@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options
 from sorel.cli.pictures import check_picture, draw_losses, model_name
-from sorel.cli.saved_models import Data, finite_predictions, read_weight
 from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
+    from sorel.cli.saved_models import Data, read_weight
     from sorel.files import tables
 
     check_outputs(arguments.output)
@@ -139,6 +139,7 @@ def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Any:
     """The columns of :class:`Measured` for some rows, the first of which is `start`."""
     import numpy as np
 
+    from sorel.cli.saved_models import finite_predictions
     from sorel.estimators.metrics import TailScorer
 
     outcome = margin = finite_predictions(model, "predict", X, start)

@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel._lib.defaults import MODEL_TOL
+from sorel._lib.defaults import MODEL_TOL, STANDARD
 from sorel.cli.arguments import (
     OR_FOLDER,
     SKIP_MISSING,
@@ -55,7 +55,6 @@ from sorel.cli.arguments import (
     share,
 )
 from sorel.cli.pictures import check_picture, draw_losses, held_out_losses
-from sorel.cli.saved_models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ def _losses(task: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     from sorel.files.saving import save_model
-    from sorel.files.tables import STANDARD
 
     _check_arguments(arguments)
     on_cluster = arguments.scheduler is not None or arguments.local_cluster is not None
@@ -225,8 +223,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
     """Refuse what can be known to be wrong before the table is read; fill in defaults."""
-    from sorel.files.tables import STANDARD
-
     # All files of a table, and the first, which is all of it without a cluster.
     arguments.files, arguments.data = arguments.data, arguments.data[0]
     if arguments.scheduler is not None and arguments.local_cluster is not None:
@@ -322,8 +318,6 @@ def _prepare_table(
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
     """Whether the rows are to stay on disk: told so, no single table, or too much for memory."""
-    from sorel.files.tables import STANDARD
-
     if arguments.data == STANDARD:
         if arguments.out_of_core:
             raise Misuse("--out-of-core needs a file or a folder, not standard input")
@@ -376,6 +370,7 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
 
     from sklearn.preprocessing import StandardScaler
 
+    from sorel.cli.saved_models import columns_beside
     from sorel.engines.rows import ScaledRows, is_parquet, open_rows, write_blocks
     from sorel.files import tables
     from sorel.files.atomic import scratch_folder
@@ -589,6 +584,7 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
 
 def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """The task, the targets, and the weights of the rows if there are any."""
+    from sorel.cli.saved_models import read_weight
     from sorel.files.tables import refuse_rows
     from sorel.problem.losses import LOSSES, Deviance
 

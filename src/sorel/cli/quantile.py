@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import itertools
 from typing import Any
 
 from sorel._lib import stop as _stop
@@ -55,9 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel.files import tables
 
     levels = sorted(arguments.quantiles)
-    twice = [level for level, after in itertools.pairwise(levels) if level == after]
-    if twice:
-        raise Misuse(f"--quantiles has {twice[0]:g} twice")
+    if len(set(levels)) < len(levels):
+        raise Misuse(f"--quantiles names a level twice: {levels}")
     check_outputs(arguments.output)
     check_picture(arguments.plot)
     X, y = _read(arguments)

@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from sorel._lib.defaults import STANDARD
 from sorel._lib.text import printable
 
 DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA = range(5)
@@ -49,7 +50,6 @@ def silence(stream: Any) -> None:
 def check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before work that would be in vain."""
     from sorel.files.atomic import check_writable
-    from sorel.files.tables import STANDARD
 
     for path in paths:
         if path is not None and path != STANDARD:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from sorel._lib.defaults import STANDARD
 from sorel._lib.extras import import_extra
 from sorel._lib.inputs import exceeds_floats, show_integer
 from sorel._lib.names import missing_columns
@@ -33,24 +34,16 @@ from sorel.files.unfolding import unfolded_bytes
 if TYPE_CHECKING:
     import pandas as pd
 
+# The rest is for the commands.
 __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
     "read_table",
-    "refuse_misread",
-    "refuse_rows",
-    "refuse_stray_texts",
-    "require_columns",
-    "require_features",
-    "restore_pipeline",
-    "scaled_pipeline",
     "select_columns",
-    "unknown_categories",
     "write_table",
 ]
 
-STANDARD = "-"
 # The squares of larger numbers, added up, may not be representable.
 _LARGEST = sys.float_info.max ** (1 / 3)
 _TOO_LARGE = "is {value} in row {row}, too large to compute with"

@@ -191,17 +191,10 @@ def _tune_cells(settings: Settings, optima: pd.DataFrame) -> Keyed:
     for row in optima.itertuples():
         values = [row.optimum + target * (row.start - row.optimum) for target in TARGETS]
         for batch, method, seed in product(settings.batches, PAPER_METHODS, seeds):
-            keyed["tune", row.dataset, row.risk, batch, method, seed] = cell(
-                "tune",
-                row.dataset,
-                risk=row.risk,
-                method=method,
-                batch=batch,
-                seed=seed,
-                passes=settings.budget(batch),
-                grid=settings.grid(method),
-                values=values,
-            )
+            run = {"risk": row.risk, "method": method, "batch": batch, "seed": seed}
+            goal = {"passes": settings.budget(batch), "grid": settings.grid(method)}
+            key = ("tune", row.dataset, row.risk, batch, method, seed)
+            keyed[key] = cell("tune", row.dataset, values=values, **run, **goal)
     return keyed
 
 
@@ -212,17 +205,10 @@ def _curve_cells(settings: Settings, tuning: pd.DataFrame) -> Keyed:
     for key in product(settings.datasets, settings.risks, settings.batches, methods):
         name, risk, batch, method = key
         setting = chosen.loc[key].dropna().to_dict() if method in PAPER_METHODS else {}
+        run = {"risk": risk, "method": method, "batch": 1 if method in FULL_METHODS else batch}
+        run |= {"passes": settings.budget(batch), "setting": setting}
         for seed in range(1, settings.seeds + 1):
-            keyed["curve", *key, seed] = cell(
-                "curve",
-                name,
-                risk=risk,
-                method=method,
-                batch=1 if method in FULL_METHODS else batch,
-                seed=seed,
-                passes=settings.budget(batch),
-                setting=setting,
-            )
+            keyed["curve", *key, seed] = cell("curve", name, seed=seed, **run)
     return keyed
 
 

@@ -65,8 +65,6 @@ def reached(results: Results) -> pd.DataFrame:
         row["end"] = float(np.mean(level[-(1 if row["method"] in RARELY else LAST) :]))
         row["lowest"] = float(level.min())
         rows.append(row)
-    if not rows:
-        return pd.DataFrame(columns=[*KEYS, "end", "lowest"])
     return pd.DataFrame(rows).groupby(KEYS, sort=False).median().reset_index()
 
 
@@ -224,8 +222,6 @@ def number(value: Any) -> str:
     >>> number(1234.5), number(3.14159), number(2e-13), number(float("inf"))
     ('1234', '3.14', '2.0e-13', '-')
     """
-    if isinstance(value, (bool, np.bool_)):
-        return "yes" if value else "no"
     if not isinstance(value, (float, np.floating)):
         return str(value)
     size = abs(float(value))
