@@ -38,9 +38,8 @@ def fit_on_cluster(arguments: argparse.Namespace) -> Fitted:
         task, _ = read_target(seen.reset_index(drop=True), arguments)
         kind = DaskSpectralRiskRegressor if task == "regression" else DaskSpectralRiskClassifier
         settings = {**estimator_settings(task, arguments), "client": client}
-        weight = None
-        if arguments.sample_weight is not None:
-            weight = frame[arguments.sample_weight]
+        name = arguments.sample_weight
+        weight = None if name is None else frame[name]
         pipeline, scaled = _standardised(frame[names], names)
         # In the pipeline, too, the model gets numbers without names.
         rows = scaled.to_dask_array()
@@ -95,8 +94,7 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     from sorel.files.tables import TableError, require_columns, require_features
 
     for name in arguments.files:
-        if not os.path.exists(name):
-            raise FileNotFoundError(2, "No such file or directory", name)
+        os.stat(name)  # an error names the file that is not there
     try:
         # Workers need not share the current folder.
         frame = dd.read_parquet([os.path.abspath(name) for name in arguments.files])

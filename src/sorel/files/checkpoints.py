@@ -155,7 +155,6 @@ class Keeper:
         self._file = os.path.abspath(self.path)
         self._problem = problem
         self._fingerprint = problem.fingerprint()
-        self._failing = False
         self.next = now() + self.every
 
     def load(self) -> SavedRun | None:
@@ -172,22 +171,17 @@ class Keeper:
         """Write the state. A failure is a warning: the run and the last checkpoint matter more."""
         try:
             self._write(state)
-            self._failing = False
         except (OSError, MemoryError) as error:
-            if last or not self._failing:
-                self._warn(error, last)
-            self._failing = True
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            kept = "; the one before stays as it was" if os.path.exists(self._file) else ""
+            after = "" if last else "; the run goes on and will try again"
+            # The same words at every write: Python shows them once.
+            warnings.warn(
+                f"the checkpoint {self.path!r} could not be written: {reason}{kept}{after}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self.next = now() + self.every
-
-    def _warn(self, error: Exception, last: bool) -> None:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        kept = "; the one before stays as it was" if os.path.exists(self._file) else ""
-        after = "" if last else "; the run goes on and will try again"
-        warnings.warn(
-            f"the checkpoint {self.path!r} could not be written: {reason}{kept}{after}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
     def _write(self, state: SavedRun) -> None:
         from sorel import __version__

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["describe", "fingerprint_array", "fingerprint_matrix"]
-
 # Numbers that are hashed at a time.
 _TILE = 2**20
 

@@ -30,8 +30,6 @@ from sorel.research.datasets import (
 )
 from sorel.solvers.solve import Result, solve
 
-__all__ = ["Comparison", "Scores", "compare", "run", "table", "verdict"]
-
 BASELINE = "least squares"
 METHODS: dict[str, Risk] = {BASELINE: Mean(), "ESRM(2)": ESRM(2.0), "CVaR(0.1)": CVaR(0.1)}
 TAIL = CVaR(0.1)

@@ -89,11 +89,8 @@ def _plane(results: Results) -> Figure:
     figure, axes = _figure(1, 2, 9.0, 4.4, sharex=True, sharey=True)
     above = np.asarray(plane["levels"]) - plane["optimum"]
     steps = np.geomspace(max(above.min(), above.max() / 2000.0), above.max(), 14)
-    shown = [np.array([plane["w"]])]
     for ax, name in zip(axes[0], ("without", "with"), strict=True):
         path = np.asarray(plane["paths"][name]["w"])[1:]
-        shown.append(path)
-        ax.contour(*plane["axes"], above, levels=steps, colors="#b5b5b5", linewidths=0.8)
         ax.plot(*path.T, color=STYLES["sorel-auto"]["color"], linewidth=0.8, alpha=0.7)
         order = np.arange(1, len(path) + 1)
         points = ax.scatter(*path.T, c=order, norm="log", s=16, cmap="viridis_r", zorder=3)
@@ -102,12 +99,12 @@ def _plane(results: Results) -> Figure:
         ax.set_title(f"{name} a proximal term on λ\n$F - F^*$ = {end:.0e} at the end")
         ax.set_xlabel("$w_1$")
     axes[0, 0].set_ylabel("$w_2$")
-    # Both paths whole, with a margin, at one scale.
-    corners = np.vstack(shown)
-    low, high = corners.min(axis=0), corners.max(axis=0)
-    margin = 0.15 * (high - low).max()
-    axes[0, 0].set_xlim(low[0] - margin, high[0] + margin)
-    axes[0, 0].set_ylim(low[1] - margin, high[1] + margin)
+    # Both paths whole, with a margin, at one scale; the level sets go beyond.
+    axes[0, 0].margins(0.15)
+    axes[0, 0].autoscale_view()
+    for ax in axes[0]:
+        ax.autoscale(False)
+        ax.contour(*plane["axes"], above, levels=steps, colors="#b5b5b5", linewidths=0.8, zorder=0)
     figure.colorbar(points, ax=axes[0].tolist(), label="outer iteration", shrink=0.8)
     return figure
 
