@@ -115,7 +115,7 @@ def test_claims_are_computed(results):
         (0.5, 300, HOLDS),  # arrives
         (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
         (0.05, 300, HOLDS_NOT),  # the full budget was its chance
-        (0.0, 150, HOLDS_NOT),  # more passes would not help
+        (0.0, 300, HOLDS_NOT),  # it does not move
     ],
 )
 def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
@@ -129,7 +129,8 @@ def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
     changed = replace(results, settings=settings, curves=pd.concat(frames))
     verdicts = {claim.claim: claim.verdict for claim in claims(changed)}
     assert verdicts["SOREL converges to the true optimum in every setting."] == verdict
-    assert verdicts["LSVRG and Prospect often fail to reach the true optimum."] == HOLDS
+    stalls = HOLDS if passes == 300 else NOT_ENOUGH
+    assert verdicts["LSVRG and Prospect often fail to reach the true optimum."] == stalls
 
 
 def test_late_levels_notice_a_loss(results):

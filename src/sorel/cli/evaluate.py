@@ -103,11 +103,10 @@ def run(arguments: argparse.Namespace) -> int:
     report.index.name = "group"
     if getattr(last, "constant_", False):
         say("warning: this model is (nearly) constant; fit it to a milder risk")
-    if arguments.output is not None:
-        tables.write_table(report.reset_index(), arguments.output)
     if arguments.plot is not None:
         draw_losses(arguments.plot, losses, last, f"rows of {Path(arguments.data).name}", groups)
     if arguments.output is not None:
+        tables.write_table(report.reset_index(), arguments.output)
         return DONE
     from sorel.problem.losses import LOSSES
 

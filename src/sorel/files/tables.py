@@ -28,7 +28,7 @@ from sorel._lib.extras import import_extra
 from sorel._lib.inputs import exceeds_floats, show_integer
 from sorel._lib.names import missing_columns
 from sorel._lib.text import printable, shorten
-from sorel.files.atomic import open_atomically, write_atomically
+from sorel.files.atomic import open_atomically
 from sorel.files.unfolding import unfolded_bytes
 
 if TYPE_CHECKING:
@@ -187,15 +187,15 @@ def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> Non
             frame.to_csv(sys.stdout, index=False, lineterminator="\n")
         sys.stdout.flush()
         return
-    if os.fspath(destination).lower().endswith(_PARQUET_ENDINGS):
+    is_parquet = os.fspath(destination).lower().endswith(_PARQUET_ENDINGS)
+    if is_parquet:
         import_extra("pyarrow", "Parquet files need")
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False, engine="pyarrow")
-        write_atomically(destination, buffer.getvalue())
-        return
-    # The text of a long table takes more memory than the table: it is written as it is made.
+    # A long table takes more memory as text than as a table: it is written as it is made.
     with open_atomically(destination) as stream:
-        frame.to_csv(stream, index=False, lineterminator="\n")
+        if is_parquet:
+            frame.to_parquet(stream, index=False, engine="pyarrow")
+        else:
+            frame.to_csv(stream, index=False, lineterminator="\n")
 
 
 def column_kinds(frame: pd.DataFrame, dates: Iterable[str] = ()) -> dict[str, str]:

@@ -55,7 +55,7 @@ class Cell(NamedTuple):
     Attributes
     ----------
     kind : str
-        Name of the experiment, a key of ``sorel.reproduce.experiments.EXPERIMENTS``.
+        Name of the experiment, a function of ``sorel.reproduce.experiments``.
     dataset : str
         Name of its data; empty where it needs none.
     parameters : str
@@ -220,13 +220,13 @@ def _compute(
     """Run an experiment and keep its result; all of it, or nothing."""
     from threadpoolctl import threadpool_limits
 
-    from sorel.research.reproduce.experiments import EXPERIMENTS
+    from sorel.research.reproduce import experiments
 
     if os.getpid() != parent:
         end_with(parent)
     # One thread: sums are then added in the same order on every machine and for every --jobs.
     with threadpool_limits(1):
-        result = EXPERIMENTS[cell.kind](data, **cell.arguments)
+        result = getattr(experiments, cell.kind)(data, **cell.arguments)
     write_atomically(path, json.dumps(result).encode())
     return cell, result
 

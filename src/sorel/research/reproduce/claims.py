@@ -1,8 +1,8 @@
 """The paper's claims, what was measured, and a verdict computed from the numbers.
 
 Each claim has a function of the results, and its words in ``texts.toml``. The table says "not
-measured" where the run does not cover it. Where a run is shorter than the full one, and methods
-that were still falling when their passes ran out would tip the verdict, it says "not enough
+measured" where the run does not cover it. A run that is shorter than the full one can show that a
+method arrives, and not that it never will: where the verdict rests on that, it is "not enough
 passes".
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -42,9 +42,6 @@ NOT_ENOUGH = "not enough passes"
 
 # Suboptimality that counts as the optimum: the paper's plots end between 1e-6 and 1e-9.
 _LEVEL = TARGETS[1]
-
-# A run is still falling if its level at the end is this share of that in the middle, or less.
-_FALLING = 0.5
 
 # The paper's methods but SOREL.
 _RIVALS = ["sgd", "lsvrg", "prospect"]
@@ -87,13 +84,6 @@ def claims_table(results: Results) -> Table:
     return make_table("claims", frame, counts=counts)
 
 
-def _by_method(frame: pd.DataFrame, values: str, aggfunc: str) -> pd.DataFrame:
-    """A row per problem, a column per method."""
-    return frame.pivot_table(
-        index=["dataset", "risk"], columns="method", values=values, sort=False, aggfunc=aggfunc
-    )
-
-
 class _Curves:
     """The curves of one batch size: a row per problem, a column per method."""
 
@@ -103,34 +93,25 @@ class _Curves:
 
     def __getitem__(self, column: str) -> pd.DataFrame:
         table = reached(self.results)
-        return _by_method(table[table["batch"] == self.batch], column, "first")
-
-    @cached_property
-    def falling(self) -> pd.DataFrame:
-        """Whether each method was still falling at the end."""
-        rows = []
-        curves = self.results.curves[self.results.curves["batch"] == self.batch]
-        for key, run in curves.groupby(["dataset", "risk", "method", "seed"], sort=False):
-            level, passes = run["suboptimality"].to_numpy(), run["passes"].to_numpy()
-            middle = level[(passes >= 0.4 * passes[-1]) & (passes <= 0.6 * passes[-1])]
-            end = level[passes >= 0.9 * passes[-1]]
-            falls = len(middle) > 0 and np.median(end) <= _FALLING * np.median(middle)
-            rows.append((*key[:3], float(falls)))
-        frame = pd.DataFrame(rows, columns=["dataset", "risk", "method", "falls"])
-        return _by_method(frame, "falls", "median") >= 0.5
-
-    def settled(self, verdict: str, otherwise: str) -> str:
-        """The verdict; unless more passes, which a short run lacks, would make it the other."""
-        short = self.budget < Settings().budget(self.batch)
-        return NOT_ENOUGH if short and verdict != otherwise else verdict
+        return table[table["batch"] == self.batch].pivot_table(
+            index=["dataset", "risk"], columns="method", values=column, sort=False, aggfunc="first"
+        )
 
     def judged(
-        self, good: float, pending: float, total: float, enough: float = 1.0, some: float = 0.0
+        self,
+        count: float,
+        total: float,
+        enough: float = 1.0,
+        some: float = 0.0,
+        certain: str = HOLDS,
     ) -> str:
-        """The verdict on a share of problems, `pending` of which are open at the end of the run."""
-        return self.settled(
-            _graded(good / total, enough, some), _graded((good + pending) / total, enough, some)
-        )
+        """The verdict on a share of problems; `certain` is the one that more passes leave alone."""
+        verdict = _graded(count / total, enough, some)
+        return verdict if verdict == certain else self.unless_short(verdict)
+
+    def unless_short(self, verdict: str) -> str:
+        """A verdict that only a run of the full length can give."""
+        return NOT_ENOUGH if self.budget < Settings().budget(self.batch) else verdict
 
 
 def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
@@ -176,30 +157,26 @@ def _converges(curves: _Curves) -> Finding:
         end=ends.max(),
         worst=_problem(ends.idxmax()),
     )
-    pending = _count(~arrived & curves.falling["sorel"])
-    return text, curves.judged(_count(arrived), pending, total, 1.0, 0.25)
+    return text, curves.judged(_count(arrived), total, 1.0, 0.25)
 
 
 def _best(unit: str, competitive: bool = False) -> Callable[[_Curves], Finding]:
     def measure(curves: _Curves) -> Finding:
         table = curves[f"{unit}_1e-06"]
         own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
-        arrived, rival_arrived = np.isfinite(own), np.isfinite(rivals)
+        arrived = np.isfinite(own)
         wins = _count((own <= rivals) & arrived)
         close = _count((own <= 1.5 * rivals) & arrived)
         text = _say("best", unit=unit, wins=wins, total=len(own), close=close)
         text += _median_ratio("best_ratio", own, rivals)
-        # Nobody has arrived, and this method may be the first.
-        pending = _count(~arrived & ~rival_arrived & curves.falling["sorel"])
         good = close if competitive else wins
-        return text, curves.judged(good, pending, len(own), 0.5, 0.2)
+        return text, curves.judged(good, len(own), 0.5, 0.2)
 
     return measure
 
 
 def _stalling(curves: _Curves) -> Finding:
-    ends, falling = curves["end"], curves.falling[["lsvrg", "prospect"]]
-    parts = []
+    ends, parts = curves["end"], []
     for level in (_LEVEL, 1e-9):
         stuck = ends[["lsvrg", "prospect"]] > level
         both = stuck.all(axis=1)
@@ -211,23 +188,19 @@ def _stalling(curves: _Curves) -> Finding:
             "free": _count(both & (ends["sorel-auto"] <= level)),
         }
         parts.append(_say("stalling", level=level, total=len(ends), **counts))
-    stuck = ends[["lsvrg", "prospect"]] > _LEVEL
-    shares = (float(which.mean().min()) for which in (stuck, stuck & ~falling))
-    return "; ".join(parts), curves.settled(*(_graded(share, 1 / 3, 0.1) for share in shares))
+    count = (ends[["lsvrg", "prospect"]] > _LEVEL).sum().min()
+    return "; ".join(parts), curves.judged(count, len(ends), 1 / 3, 0.1, certain=HOLDS_NOT)
 
 
 def _sgd_biased(curves: _Curves) -> Finding:
     ends, arrived = curves["end"]["sgd"], np.isfinite(curves["passes_1e-09"]["sgd"])
     text = _say("sgd_biased", reach=_count(arrived), **_end_levels(ends))
-    pending = _count(~arrived & curves.falling["sgd"])
-    return text, curves.judged(_count(~arrived), -pending, len(ends), 1.0, 0.5)
+    return text, curves.judged(_count(~arrived), len(ends), 1.0, 0.5, certain=HOLDS_NOT)
 
 
 def _smoothing(curves: _Curves) -> Finding:
     ends = curves["end"]["drago"]
-    above = ends > _LEVEL
-    pending = _count(above & curves.falling["drago"])
-    verdict = curves.judged(_count(above), -pending, len(ends), 0.9, 0.1)
+    verdict = curves.judged(_count(ends > _LEVEL), len(ends), 0.9, 0.1, certain=HOLDS_NOT)
     return _say("smoothing", **_end_levels(ends)), verdict
 
 
@@ -258,28 +231,24 @@ def _deterministic(curves: _Curves) -> Finding:
 def _single_loop(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"]
     own, other = table["sorel"], table["stochastic_pd"]
-    arrived, other_arrived = np.isfinite(own), np.isfinite(other)
-    slower = _count((other > own) & arrived)
-    text = _say("single_loop", slower=slower, total=len(own), never=_count(~other_arrived))
+    slower = _count((other > own) & np.isfinite(own))
+    text = _say("single_loop", slower=slower, total=len(own), never=_count(~np.isfinite(other)))
     text += _median_ratio("single_loop_ratio", other, own)
-    return text, curves.judged(slower, _count(~arrived & ~other_arrived), len(own), 0.8, 0.2)
+    return text, curves.judged(slower, len(own), 0.8, 0.2)
 
 
 def _power_passes(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["power"]
     ours, theirs = table["sorel"], table["prospect"]
-    neither = _count(~np.isfinite(theirs) & ~np.isfinite(ours))
-    verdict = curves.judged(_count(theirs < ours), neither, len(table))
+    verdict = curves.judged(_count(theirs < ours), len(table))
     return _say("power_passes", pairs=_pairs(theirs, ours)), verdict
 
 
 def _kin8nm(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["kin8nm"]
     own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
-    arrived = np.isfinite(own)
-    good = _count((own <= 2.0 * rivals) & arrived)
-    pending = _count(~arrived & (2.0 * rivals > curves.budget))
-    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good, pending, len(table))
+    good = _count((own <= 2.0 * rivals) & np.isfinite(own))
+    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good, len(table))
 
 
 def _pairs(first: pd.Series, second: pd.Series) -> str:
@@ -323,7 +292,7 @@ def _batches_gain(curves: _Curves) -> Finding:
         both = np.isfinite(plain) & np.isfinite(batched)
         if not both.any():
             text = _say("batches_gain_never", method=LABELS[method])
-            return text, curves.settled(NOT_MEASURED, HOLDS)
+            return text, curves.unless_short(NOT_MEASURED)
         gain = (plain[both] / batched[both]).median()
         time = gain / (per_pass[large, method] / per_pass[1, method])
         gains += [gain, time]
@@ -340,7 +309,7 @@ def _power_batch(curves: _Curves) -> Finding:
         return None
     passes = rows.set_index("method")["passes_1e-06"]
     if not np.isfinite(passes).any():
-        return _say("power_batch_never"), curves.settled(NOT_MEASURED, HOLDS)
+        return _say("power_batch_never"), curves.unless_short(NOT_MEASURED)
     best, own = str(passes.idxmin()), passes["sorel"]
     text = _say("power_batch", own=_passes(own), best=LABELS[best], passes=_passes(passes[best]))
     if best == "sorel":

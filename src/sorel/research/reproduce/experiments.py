@@ -386,8 +386,3 @@ def toy(_: Any, *, start: float, alpha: float, steps: int, iterations: int) -> d
             path.append(w)
         paths[name] = path
     return {"paths": paths}
-
-
-EXPERIMENTS: dict[str, Callable[..., dict[str, Any]]] = {
-    function.__name__: function for function in (optimum, tune, curve, late, cost, plane, toy)
-}
