@@ -327,10 +327,7 @@ def _on_disk(arguments: argparse.Namespace) -> bool:
         return True
     if needs_table(arguments) or not _fills_memory(arguments):
         return False
-    say(
-        f"note: {arguments.data} would fill the memory; its rows stay on disk, as with "
-        "--out-of-core"
-    )
+    say(f"note: {path} would fill the memory; its rows stay on disk, as with --out-of-core")
     return True
 
 

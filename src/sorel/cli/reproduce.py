@@ -56,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         results = reproduce(settings, out, data=arguments.data, jobs=jobs, progress=progress)
     except KeyboardInterrupt:
         progress.close()
-        kept = f"stopped; finished work is kept in {out / 'cells'}"
-        say(f"{kept}: the same command goes on from there")
+        say(f"stopped; the same command goes on from {out / 'cells'}, where finished work is kept")
         raise
     finally:
         progress.close()

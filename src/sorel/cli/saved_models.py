@@ -207,17 +207,10 @@ def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
     if names is not None:
         tables.require_columns(frame.columns, names)
         return frame[list(names)]
-    count = getattr(model, "n_features_in_", None)
-    if count is not None and count != len(frame.columns):
-        raise tables.TableError(
-            f"the model was fitted to {count} columns without names, and the table has "
-            f"{len(frame.columns)}"
-        )
     return frame.to_numpy()
 
 
 def _refuse_unknown(X: pd.DataFrame, known: dict[str, Any]) -> None:
-
     found = tables.unknown_categories(X, known)
     if found:
         column, value, row = found[0]

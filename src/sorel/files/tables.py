@@ -806,11 +806,9 @@ def _kind(values: pd.Series, column: str) -> str:
     inferred = _pandas().api.types.infer_dtype(values, skipna=True)
     if inferred in _KINDS:
         return _KINDS[inferred]
-    words = f"values of several types ({inferred})"
+    words = f"values of other types ({inferred})"
     if inferred.startswith(("datetime", "date", "time", "period")):
         words = "dates or times"
-    elif inferred == "complex":
-        words = "complex numbers"
     raise TableError(
         f"column {column!r} holds {words}, neither numbers nor texts; turn it into numbers, or "
         "drop it"

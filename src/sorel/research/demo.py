@@ -196,7 +196,11 @@ def draw(comparisons: list[Comparison], runs: dict[str, Result], path: Path) -> 
         # The table averages over the splits; the picture pools them, and gives no second number.
         tails.plot(ax, show_cvar=False)
         ax.set_ylabel("share of held-out rows with at least this loss")
-        ax.set_title(_tail_title(comparison), fontsize=11)
+        change = comparison.change("CVaR(0.1)", "tail")
+        effect = f"changes the worst tenth by {_percent(change)}"
+        if change <= -NOTABLE:
+            effect = f"cuts the worst tenth by {-change:.0%}"
+        ax.set_title(f"{comparison.name}:\nminimising CVaR(0.1) {effect}", fontsize=11)
     plot_convergence(runs, tol=TOLERANCE, ax=last)
     last.set_title(
         "Every fit proves how close it is to the optimum\n(CVaR(0.1), generated set)", fontsize=11
@@ -258,14 +262,6 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
 
 def _problem(X: FloatArray, y: FloatArray, risk: Risk) -> Problem:
     return Problem(X, y, risk=risk, penalty=L2(1.0 / len(y)), fit_intercept=True)
-
-
-def _tail_title(comparison: Comparison) -> str:
-    change = comparison.change("CVaR(0.1)", "tail")
-    effect = f"changes the worst tenth by {_percent(change)}"
-    if change <= -NOTABLE:
-        effect = f"cuts the worst tenth by {-change:.0%}"
-    return f"{comparison.name}:\nminimising CVaR(0.1) {effect}"
 
 
 def _percent(change: float) -> str:

@@ -164,9 +164,10 @@ def _find(
 def _read_given(path: Path, entry: PaperDataset) -> tuple[list[str], FloatArray]:
     """A file that the user provides: the shape must be right, other numbers are their affair."""
     header, table = read_csv(path.read_bytes(), str(path))
-    if len(table) != entry.rows or header[-1] != entry.target:
+    target = entry.columns[-1]
+    if len(table) != entry.rows or header[-1] != target:
         raise ValueError(
-            f"{str(path)!r} should have {entry.rows} rows and the target {entry.target!r} last; "
+            f"{str(path)!r} should have {entry.rows} rows and the target {target!r} last; "
             f"it has {len(table)} rows and {header[-1]!r} last"
         )
     if not entry.verified(table):

@@ -28,10 +28,6 @@ class PaperDataset(NamedTuple):
     not_features: Sequence[str] = ()
     skipped_rows: int = 0
 
-    @property
-    def target(self) -> str:
-        return self.columns[-1]
-
     def verified(self, table: FloatArray) -> bool:
         """Whether the numbers are the published ones."""
         shape = (self.rows, len(self.columns))

@@ -97,16 +97,9 @@ class _Curves:
             index=["dataset", "risk"], columns="method", values=column, sort=False, aggfunc="first"
         )
 
-    def judged(
-        self,
-        count: float,
-        total: float,
-        enough: float = 1.0,
-        some: float = 0.0,
-        certain: str = HOLDS,
-    ) -> str:
+    def judged(self, share: float, enough: float, some: float, certain: str = HOLDS) -> str:
         """The verdict on a share of problems; `certain` is the one that more passes leave alone."""
-        verdict = _graded(count / total, enough, some)
+        verdict = _graded(share, enough, some)
         return verdict if verdict == certain else self.unless_short(verdict)
 
     def unless_short(self, verdict: str) -> str:
@@ -157,7 +150,7 @@ def _converges(curves: _Curves) -> Finding:
         end=ends.max(),
         worst=_problem(ends.idxmax()),
     )
-    return text, curves.judged(_count(arrived), total, 1.0, 0.25)
+    return text, curves.judged(arrived.mean(), 1.0, 0.25)
 
 
 def _best(unit: str, competitive: bool = False) -> Callable[[_Curves], Finding]:
@@ -170,7 +163,7 @@ def _best(unit: str, competitive: bool = False) -> Callable[[_Curves], Finding]:
         text = _say("best", unit=unit, wins=wins, total=len(own), close=close)
         text += _median_ratio("best_ratio", own, rivals)
         good = close if competitive else wins
-        return text, curves.judged(good, len(own), 0.5, 0.2)
+        return text, curves.judged(good / len(own), 0.5, 0.2)
 
     return measure
 
@@ -188,19 +181,19 @@ def _stalling(curves: _Curves) -> Finding:
             "free": _count(both & (ends["sorel-auto"] <= level)),
         }
         parts.append(_say("stalling", level=level, total=len(ends), **counts))
-    count = (ends[["lsvrg", "prospect"]] > _LEVEL).sum().min()
-    return "; ".join(parts), curves.judged(count, len(ends), 1 / 3, 0.1, certain=HOLDS_NOT)
+    share = (ends[["lsvrg", "prospect"]] > _LEVEL).mean().min()
+    return "; ".join(parts), curves.judged(share, 1 / 3, 0.1, certain=HOLDS_NOT)
 
 
 def _sgd_biased(curves: _Curves) -> Finding:
     ends, arrived = curves["end"]["sgd"], np.isfinite(curves["passes_1e-09"]["sgd"])
     text = _say("sgd_biased", reach=_count(arrived), **_end_levels(ends))
-    return text, curves.judged(_count(~arrived), len(ends), 1.0, 0.5, certain=HOLDS_NOT)
+    return text, curves.judged((~arrived).mean(), 1.0, 0.5, certain=HOLDS_NOT)
 
 
 def _smoothing(curves: _Curves) -> Finding:
     ends = curves["end"]["drago"]
-    verdict = curves.judged(_count(ends > _LEVEL), len(ends), 0.9, 0.1, certain=HOLDS_NOT)
+    verdict = curves.judged((ends > _LEVEL).mean(), 0.9, 0.1, certain=HOLDS_NOT)
     return _say("smoothing", **_end_levels(ends)), verdict
 
 
@@ -234,21 +227,21 @@ def _single_loop(curves: _Curves) -> Finding:
     slower = _count((other > own) & np.isfinite(own))
     text = _say("single_loop", slower=slower, total=len(own), never=_count(~np.isfinite(other)))
     text += _median_ratio("single_loop_ratio", other, own)
-    return text, curves.judged(slower, len(own), 0.8, 0.2)
+    return text, curves.judged(slower / len(own), 0.8, 0.2)
 
 
 def _power_passes(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["power"]
     ours, theirs = table["sorel"], table["prospect"]
-    verdict = curves.judged(_count(theirs < ours), len(table))
+    verdict = curves.judged((theirs < ours).mean(), 1.0, 0.0)
     return _say("power_passes", pairs=_pairs(theirs, ours)), verdict
 
 
 def _kin8nm(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["kin8nm"]
     own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
-    good = _count((own <= 2.0 * rivals) & np.isfinite(own))
-    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good, len(table))
+    good = (own <= 2.0 * rivals) & np.isfinite(own)
+    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good.mean(), 1.0, 0.0)
 
 
 def _pairs(first: pd.Series, second: pd.Series) -> str:

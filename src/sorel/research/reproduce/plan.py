@@ -178,9 +178,8 @@ def _first_cells(settings: Settings, data: Mapping[str, Dataset]) -> Keyed:
             keyed["cost", name] = cell("cost", name, risk=settings.risks[0], epochs=20)
     if "1" in settings.figures:
         name = "yacht" if "yacht" in data else settings.datasets[0]
-        arguments = {"iterations": 200, "eta": 1.0, "resolution": 81}
-        arguments["tolerance"] = settings.tolerance
-        keyed["plane",] = cell("plane", name, risk="extremile:2.5", **arguments)
+        how = {"iterations": 200, "eta": 1.0, "resolution": 81, "tolerance": settings.tolerance}
+        keyed["plane",] = cell("plane", name, risk="extremile:2.5", **how)
         keyed["toy",] = cell("toy", start=0.5, alpha=0.5, steps=60, iterations=12)
     return keyed
 

@@ -44,7 +44,6 @@ def render(results: Results, tables: Sequence[Table], figures: dict[str, Path]) 
     page = resources.files("sorel.research.reproduce") / "report.html"
     return Template(page.read_text(encoding="utf-8")).substitute(
         facts="".join(f"<li><b>{escape(v)}</b>{escape(what)}</li>" for v, what in _facts(results)),
-        claims_head="".join(_head(name, False) for name in ("claim", "measured", "verdict")),
         claims="".join(map(_claim, claims(results))),
         sections="\n".join(sections),
         provenance="".join(f"<li>{escape(fact)}</li>" for fact in _provenance(results)),
