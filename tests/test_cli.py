@@ -531,7 +531,7 @@ def test_models_saved_from_python_serve_too(folder, capsys):
     np.testing.assert_array_equal(predictions("plain.skops", "x.csv"), model.predict(X))
     assert "cvar_0.1" in report("named.skops", "t.csv", "--target", "price")
     assert "give it with --target" in refused(capsys, "evaluate", "named.skops", "t.csv", code=2)
-    assert "fitted to 2 columns" in refused(capsys, "predict", "plain.skops", "t.csv")
+    assert "is expecting 2 features" in refused(capsys, "predict", "plain.skops", "t.csv")
 
 
 # Rows on disk.
