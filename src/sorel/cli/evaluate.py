@@ -68,14 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
         known = frame[target].notna().to_numpy()
         frame = frame[known]
         data.keep(known)
-    weight = None
-    if arguments.sample_weight:
-        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
+    column = arguments.sample_weight
+    weight = read_weight(frame[column], column) if column else None
     y = _truth(model, frame, target)
     groups = None
     if arguments.groups:
-        column = frame[arguments.groups].astype(object)
-        groups = column.where(column.notna(), "(missing)").to_numpy()
+        labels = frame[arguments.groups].astype(object)
+        groups = labels.where(labels.notna(), "(missing)").to_numpy()
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
 

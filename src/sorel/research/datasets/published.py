@@ -36,13 +36,11 @@ class PaperDataset(NamedTuple):
         )
 
 
-def _published() -> dict[str, PaperDataset]:
-    file = resources.files("sorel.research.datasets") / "files" / "published.toml"
-    entries = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {name: PaperDataset(**entry) for name, entry in entries.items()}
-
-
-PAPER = _published()
+_ENTRIES = resources.files("sorel.research.datasets") / "files" / "published.toml"
+PAPER = {
+    name: PaperDataset(**entry)
+    for name, entry in tomllib.loads(_ENTRIES.read_text(encoding="utf-8")).items()
+}
 
 
 def dataset_fingerprint(X: ArrayLike, y: ArrayLike) -> str:

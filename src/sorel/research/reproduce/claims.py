@@ -102,9 +102,10 @@ class _Curves:
         verdict = _graded(share, enough, some)
         return verdict if verdict == certain else self.unless_short(verdict)
 
-    def unless_short(self, verdict: str) -> str:
-        """A verdict that only a run of the full length can give."""
-        return NOT_ENOUGH if self.budget < Settings().budget(self.batch) else verdict
+    def unless_short(self, verdict: str, pending: Any = True) -> str:
+        """A verdict that only a run of the full length can give while problems are `pending`."""
+        short = self.budget < Settings().budget(self.batch)
+        return NOT_ENOUGH if short and np.any(pending) else verdict
 
 
 def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
@@ -233,15 +234,17 @@ def _single_loop(curves: _Curves) -> Finding:
 def _power_passes(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["power"]
     ours, theirs = table["sorel"], table["prospect"]
-    verdict = curves.judged((theirs < ours).mean(), 1.0, 0.0)
+    neither = ~np.isfinite(theirs) & ~np.isfinite(ours)
+    verdict = curves.unless_short(_graded((theirs < ours).mean()), neither)
     return _say("power_passes", pairs=_pairs(theirs, ours)), verdict
 
 
 def _kin8nm(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["kin8nm"]
     own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
-    good = (own <= 2.0 * rivals) & np.isfinite(own)
-    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good.mean(), 1.0, 0.0)
+    arrived = np.isfinite(own)
+    verdict = curves.unless_short(_graded(((own <= 2.0 * rivals) & arrived).mean()), ~arrived)
+    return _say("kin8nm", pairs=_pairs(own, rivals)), verdict
 
 
 def _pairs(first: pd.Series, second: pd.Series) -> str:
