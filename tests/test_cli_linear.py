@@ -124,7 +124,7 @@ def test_quantile(people, tmp_path):
     ("arguments", "code", "words"),
     [
         (["--target", "kind"], 4, "'kind' should hold numbers, but row 1"),
-        (["--target", "y", "--quantiles", "0.5", "0.5"], 2, "0.5 twice"),
+        (["--target", "y", "--quantiles", "0.5", "0.5"], 2, "names a level twice"),
         (["--target", "y", "--drop", "x", "--drop", "kind"], 4, "no columns to learn from"),
     ],
 )

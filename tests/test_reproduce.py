@@ -56,7 +56,7 @@ def computed(folder, jobs=1):
 
 def same(first, second):
     """Everything but times is equal to rounding."""
-    for name in ("optima", "tuning", "curves", "late", "constants"):
+    for name in ("optima", "tuning", "curves", "late"):
         ours, theirs = (getattr(each, name).drop(columns="seconds", errors="ignore")
                         for each in (first, second))  # fmt: skip
         pd.testing.assert_frame_equal(ours, theirs, rtol=1e-7, atol=1e-13)
@@ -187,7 +187,7 @@ def test_what_the_claims_say_of_known_curves():
         (0.5, 300, HOLDS),  # arrives
         (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
         (0.05, 300, HOLDS_NOT),  # the full budget was its chance
-        (0.0, 150, HOLDS_NOT),  # more passes would not help
+        (0.0, 300, HOLDS_NOT),  # it does not move
     ],
 )
 def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
@@ -201,7 +201,8 @@ def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
     changed = replace(results, settings=settings, curves=pd.concat(frames))
     verdicts = {claim.claim: claim.verdict for claim in claims(changed)}
     assert verdicts["SOREL converges to the true optimum in every setting."] == verdict
-    assert verdicts["LSVRG and Prospect often fail to reach the true optimum."] == HOLDS
+    stalls = HOLDS if passes == 300 else NOT_ENOUGH
+    assert verdicts["LSVRG and Prospect often fail to reach the true optimum."] == stalls
 
 
 # Restart and parallel work.
@@ -317,35 +318,28 @@ def test_settings():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--datasets", "nothing"], "unknown dataset 'nothing'; known: yacht"),
+        (["--datasets", "nothing"], "invalid choice: 'nothing' (choose from"),
         (["--risks", "nothing:1"], "unknown risk"),
     ],
 )
 def test_wrong_names_are_refused(arguments, message, tmp_path, capsys):
-    assert main(["reproduce", *arguments, "--out", str(tmp_path)]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        main(["reproduce", *arguments, "--out", str(tmp_path)])
     assert message in capsys.readouterr().err
 
 
-def test_command_line(tmp_path, capsys, monkeypatch):
+def test_command_line(tmp_path, capsys):
     arguments = ["reproduce", "--figure", "1", "--jobs", "1", "--out", str(tmp_path)]
     assert main([*arguments, "--datasets", "generated"]) == 0
     out = capsys.readouterr().out
     assert "holds" in out
     assert "report.html" in out
 
-    def missing(name, folder):
-        raise FileNotFoundError(f"{name}.csv was not found")
-
-    monkeypatch.setattr("sorel.reproduce.plan.load_paper_dataset", missing)
-    assert main([*arguments, "--datasets", "yacht"]) != 0
-    said = capsys.readouterr().err
-    for words in ("yacht.csv was not found", "SOREL_DATA", "--datasets diabetes generated"):
-        assert words in said
-
 
 def test_constants_of_two_samples():
     data = Dataset("two", np.diag([1.0, 2.0]), np.array([3.0, 5.0]))
-    found = constants(data, risk="max", w=[0.0, 0.0])
+    problem = sorel.Problem(data.X, data.y, risk="max")
+    found = constants(problem, data, np.zeros(2))
     radius = np.sqrt(2.0 * 12.5 / 0.5)
     assert (found["n"], found["n_sigma_n"]) == (2, 2.0)
     assert [found["G_one"], found["G_vector"]] == pytest.approx([10.0, 10.0])

@@ -13,3 +13,6 @@ TOL = 1e-6
 MODEL_TOL = 1e-4
 MAX_PASSES = 1000.0
 FIT_INTERCEPT = True
+
+# What stands for standard input or output where a file is named.
+STANDARD = "-"

@@ -96,13 +96,11 @@ class Options:
 
     def unknown(self) -> None:
         """What to do about texts that were not seen in training."""
-        self.choice(
-            "--unknown",
-            ("error", "ignore"),
+        words = (
             "what to do about texts that were not seen in training: refuse them, or set all "
-            "indicators of the column to 0 (default: %(default)s)",
-            "error",
+            "indicators of the column to 0 (default: %(default)s)"
         )
+        self.choice("--unknown", ("error", "ignore"), words, "error")
 
     def skip_missing_target(self) -> None:
         """Whether rows may lack a target."""

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sorel.cli.arguments import OR_FOLDER, SKIP_MISSING, Options
 from sorel.cli.pictures import check_picture, draw_losses, model_name
-from sorel.cli.saved_models import Data, finite_predictions, read_weight
 from sorel.cli.shared import DONE, Misuse, check_outputs, say, show
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pandas as pd
     from sklearn.pipeline import Pipeline
 
+    from sorel.cli.saved_models import Data, read_weight
     from sorel.files import tables
 
     check_outputs(arguments.output)
@@ -68,14 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
         known = frame[target].notna().to_numpy()
         frame = frame[known]
         data.keep(known)
-    weight = None
-    if arguments.sample_weight:
-        weight = read_weight(frame[arguments.sample_weight], arguments.sample_weight)
+    column = arguments.sample_weight
+    weight = read_weight(frame[column], column) if column else None
     y = _truth(model, frame, target)
     groups = None
     if arguments.groups:
-        column = frame[arguments.groups].astype(object)
-        groups = column.where(column.notna(), "(missing)").to_numpy()
+        labels = frame[arguments.groups].astype(object)
+        groups = labels.where(labels.notna(), "(missing)").to_numpy()
     last = model[-1] if hasattr(model, "steps") else model
     loss = getattr(last, "loss", None)
 
@@ -91,7 +90,6 @@ def run(arguments: argparse.Namespace) -> int:
     own = measured(model)
     report = _report(own, y, model, groups, weight)
     losses = {model_name(last): own.loss}
-    constant = data.summary.get("constant") or _is_constant(own, y, model)
     for name, other in getattr(model, "baselines_", {}).items():
         if name == "constant model":
             found = measured(other, constant=True)
@@ -102,13 +100,12 @@ def run(arguments: argparse.Namespace) -> int:
         row = _report(found, y, model, None, weight)
         report = pd.concat([report, row.rename(index={"all": f"({name})"})])
     report.index.name = "group"
-    if constant:
-        say("warning: the predictions of this model are (nearly) constant; fit it to a milder risk")
-    if arguments.output is not None:
-        tables.write_table(report.reset_index(), arguments.output)
+    if getattr(last, "constant_", False):
+        say("warning: this model is (nearly) constant; fit it to a milder risk")
     if arguments.plot is not None:
         draw_losses(arguments.plot, losses, last, f"rows of {Path(arguments.data).name}", groups)
     if arguments.output is not None:
+        tables.write_table(report.reset_index(), arguments.output)
         return DONE
     from sorel.problem.losses import LOSSES
 
@@ -140,6 +137,7 @@ def _measure(model: Any, X: Any, y: Any, loss: Any, start: int) -> Any:
     """The columns of :class:`Measured` for some rows, the first of which is `start`."""
     import numpy as np
 
+    from sorel.cli.saved_models import finite_predictions
     from sorel.estimators.metrics import TailScorer
 
     outcome = margin = finite_predictions(model, "predict", X, start)
@@ -192,17 +190,6 @@ def _auc(positive: Any, margin: Any, weights: Any) -> float:
     if positive.all() or not positive.any():
         return float("nan")
     return float(roc_auc_score(positive, margin, sample_weight=weights))
-
-
-def _is_constant(measured: Measured, y: Any, model: Any) -> bool:
-    import numpy as np
-
-    from sorel.estimators.constant_model import MARGIN_SPREAD, TARGET_SPREAD
-
-    if len(getattr(model, "classes_", ())) > 2:
-        return False
-    spread = MARGIN_SPREAD if hasattr(model, "classes_") else TARGET_SPREAD * np.std(y)
-    return bool(np.std(measured.margin) < spread)
 
 
 def _truth(model: Any, frame: pd.DataFrame, target: str) -> Any:

@@ -40,7 +40,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sorel._lib.defaults import MODEL_TOL
+from sorel._lib.defaults import MODEL_TOL, STANDARD
 from sorel.cli.arguments import (
     OR_FOLDER,
     SKIP_MISSING,
@@ -55,7 +55,6 @@ from sorel.cli.arguments import (
     share,
 )
 from sorel.cli.pictures import check_picture, draw_losses, held_out_losses
-from sorel.cli.saved_models import columns_beside, read_weight
 from sorel.cli.shared import DONE, NOT_CONVERGED, Misuse, check_outputs, note, read_frame, say
 
 if TYPE_CHECKING:
@@ -179,7 +178,6 @@ def _losses(task: str) -> tuple[str, ...]:
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     from sorel.files.saving import save_model
-    from sorel.files.tables import STANDARD
 
     _check_arguments(arguments)
     on_cluster = arguments.scheduler is not None or arguments.local_cluster is not None
@@ -225,8 +223,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
     """Refuse what can be known to be wrong before the table is read; fill in defaults."""
-    from sorel.files.tables import STANDARD
-
     # All files of a table, and the first, which is all of it without a cluster.
     arguments.files, arguments.data = arguments.data, arguments.data[0]
     if arguments.scheduler is not None and arguments.local_cluster is not None:
@@ -301,11 +297,10 @@ def _prepare_table(
     frame = read_frame(
         arguments,
         [*arguments.excluded, *arguments.categorical, *arguments.dates],
+        target=arguments.target,
         text_columns=set(arguments.categorical),
         thousands=arguments.thousands,
     )
-    if arguments.skip_missing_target:
-        frame = _with_target(frame, arguments)
     task, y, weight = _read_targets(frame, arguments)
     features = frame.drop(columns=arguments.excluded)
     del frame
@@ -323,8 +318,6 @@ def _prepare_table(
 
 def _on_disk(arguments: argparse.Namespace) -> bool:
     """Whether the rows are to stay on disk: told so, no single table, or too much for memory."""
-    from sorel.files.tables import STANDARD
-
     if arguments.data == STANDARD:
         if arguments.out_of_core:
             raise Misuse("--out-of-core needs a file or a folder, not standard input")
@@ -334,10 +327,7 @@ def _on_disk(arguments: argparse.Namespace) -> bool:
         return True
     if needs_table(arguments) or not _fills_memory(arguments):
         return False
-    say(
-        f"note: {arguments.data} would fill the memory; its rows stay on disk, as with "
-        "--out-of-core"
-    )
+    say(f"note: {path} would fill the memory; its rows stay on disk, as with --out-of-core")
     return True
 
 
@@ -375,6 +365,9 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
     """Fit rows on disk."""
     import shutil
 
+    from sklearn.preprocessing import StandardScaler
+
+    from sorel.cli.saved_models import columns_beside
     from sorel.engines.rows import ScaledRows, is_parquet, open_rows, write_blocks
     from sorel.files import tables
     from sorel.files.atomic import scratch_folder
@@ -399,8 +392,12 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
         rows, [name for name in arguments.excluded if name not in arguments.drop]
     )
     task, y, weight = _read_targets(frame, arguments)
-    pipeline = tables.standardise_rows(rows, estimator(task, arguments))
-    scaler = pipeline["columns"].named_transformers_["numeric"]
+    tables.check_width(rows.n_features, "the data")
+    scaler = StandardScaler()
+    for _, _, part in rows.finite_spans():
+        scaler.partial_fit(part)
+    names = rows.columns or [f"x{place}" for place in range(rows.n_features)]
+    pipeline = tables.scaled_pipeline(names, scaler, estimator(task, arguments))
     with scratch_folder(arguments.scratch) as place:
         free = shutil.disk_usage(place).free
         if free < 1.01 * rows.nbytes:
@@ -419,7 +416,6 @@ def _fit_rows(arguments: argparse.Namespace) -> Fitted:
                 pipeline.baselines_ = baselines(pipeline[-1], blocks, y, weight)
         finally:
             blocks.close()
-    names = scaler.feature_names_in_.tolist()
     return Fitted(task, dict.fromkeys(names, "numeric"), rows.n_samples, pipeline)
 
 
@@ -434,19 +430,6 @@ def needs_table(arguments: argparse.Namespace) -> list[str]:
         "--plot": arguments.plot,
     }
     return [name for name, used in options.items() if used]
-
-
-def _with_target(frame: pd.DataFrame, arguments: argparse.Namespace) -> pd.DataFrame:
-    from sorel.files.tables import TableError
-
-    known = frame[arguments.target].notna()
-    if not known.any():
-        raise TableError(f"target {arguments.target!r} has no values at all")
-    if not known.all():
-        words = f"note: {(~known).sum()} of {len(frame)} rows have no target and are left out"
-        note(arguments, words)
-    # Rows are counted as in the file, in messages too.
-    return frame[known]
 
 
 def _choose(task: str, arguments: argparse.Namespace, rows: Any, y: Any, weight: Any) -> None:
@@ -598,6 +581,7 @@ def read_target(values: pd.Series, arguments: argparse.Namespace) -> tuple[str, 
 
 def _read_targets(frame: pd.DataFrame, arguments: argparse.Namespace) -> tuple[str, Any, Any]:
     """The task, the targets, and the weights of the rows if there are any."""
+    from sorel.cli.saved_models import read_weight
     from sorel.files.tables import refuse_rows
     from sorel.problem.losses import LOSSES, Deviance
 
@@ -630,15 +614,14 @@ def _refuse_names(texts: pd.DataFrame) -> None:
     """Refuse more texts than a model may have columns, and point out those that may be names."""
     from sorel.files.tables import TableError
 
-    total = 0
-    for column, count in texts.nunique().items():
-        total += count
-        if total > _MAX_INDICATORS:
-            which = f"column {column!r} has" if count == total else f"columns up to {column!r} have"
-            raise TableError(
-                f"the {which} more than {_MAX_INDICATORS} different texts, each of which would "
-                f"become an indicator column; leave some out, e.g. with --drop {column!r}"
-            )
+    counts = texts.nunique()
+    if counts.sum() > _MAX_INDICATORS:
+        raise TableError(
+            f"the columns have {counts.sum()} different texts, more than {_MAX_INDICATORS}, and "
+            "each of them would become an indicator column; leave some out, e.g. with --drop "
+            f"{counts.idxmax()!r}"
+        )
+    for column, count in counts.items():
         if count > min(_MANY_TEXTS, max(_FEW_VALUES, len(texts) // 2)):
             say(
                 f"warning: column {column!r} has {count} different texts in {len(texts)} rows, "

@@ -31,13 +31,15 @@ def fit_on_cluster(arguments: argparse.Namespace) -> Fitted:
     with _client(arguments) as client:
         frame, names = _open(arguments)
         y = frame[arguments.target]
-        seen = y.map_partitions(_some_values, meta=y._meta).compute()
+        # Some of the different values of the target tell what it is.
+        seen = y.map_partitions(
+            lambda part: part.dropna().drop_duplicates().head(_FEW), meta=y._meta
+        ).compute()
         task, _ = read_target(seen.reset_index(drop=True), arguments)
         kind = DaskSpectralRiskRegressor if task == "regression" else DaskSpectralRiskClassifier
         settings = {**estimator_settings(task, arguments), "client": client}
-        weight = None
-        if arguments.sample_weight is not None:
-            weight = frame[arguments.sample_weight]
+        name = arguments.sample_weight
+        weight = None if name is None else frame[name]
         pipeline, scaled = _standardised(frame[names], names)
         # In the pipeline, too, the model gets numbers without names.
         rows = scaled.to_dask_array()
@@ -92,8 +94,7 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     from sorel.files.tables import TableError, require_columns, require_features
 
     for name in arguments.files:
-        if not os.path.exists(name):
-            raise FileNotFoundError(2, "No such file or directory", name)
+        os.stat(name)  # an error names the file that is not there
     try:
         # Workers need not share the current folder.
         frame = dd.read_parquet([os.path.abspath(name) for name in arguments.files])
@@ -114,11 +115,6 @@ def _open(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     return frame, names
 
 
-def _some_values(part: Any) -> Any:
-    """Some of the different values of a target."""
-    return part.dropna().drop_duplicates().head(_FEW)
-
-
 def _standardised(frame: Any, names: list[str]) -> tuple[Any, Any]:
     """The pipeline with its preparation fitted, and the standardised rows."""
     import numpy as np
@@ -128,20 +124,13 @@ def _standardised(frame: Any, names: list[str]) -> tuple[Any, Any]:
 
     from sorel.files.tables import scaled_pipeline
 
-    mean, deviation, count = compute(frame.mean(), frame.std(ddof=0), frame[names[0]].size)
-    mean = mean[names].to_numpy(dtype=np.float64)
-    scale = deviation[names].to_numpy(dtype=np.float64)
-    variance = scale**2
+    found = compute(frame.mean(), frame.std(ddof=0), frame[names[0]].size)
+    mean, deviation = (part[names].to_numpy(dtype=np.float64) for part in found[:2])
     # As in scikit-learn: what does not vary is left as it is.
-    scale = np.where(scale > 10 * np.finfo(float).eps * np.abs(mean), scale, 1.0)
+    scale = np.where(deviation > 10 * np.finfo(float).eps * np.abs(mean), deviation, 1.0)
     scaler = StandardScaler()
-    scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, variance
-    scaler.n_samples_seen_ = np.int64(count)
-    meta = pd.DataFrame({name: pd.Series([], dtype=np.float64) for name in names})
-    return scaled_pipeline(names, scaler, None), frame.map_partitions(
-        _scale, mean, scale, meta=meta
-    )
-
-
-def _scale(part: Any, mean: Any, scale: Any) -> Any:
-    return (part - mean) / scale
+    scaler.mean_, scaler.scale_, scaler.var_ = mean, scale, deviation**2
+    scaler.n_samples_seen_ = np.int64(found[2])
+    meta = pd.DataFrame(columns=names, dtype=np.float64)
+    scaled = frame.map_partitions(lambda part: (part - mean) / scale, meta=meta)
+    return scaled_pipeline(names, scaler, None), scaled

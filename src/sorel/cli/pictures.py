@@ -65,9 +65,8 @@ def held_out_losses(model: Any, X: Any, y: Any, weight: Any, folds: int) -> dict
 
     from sorel.estimators.metrics import TailScorer
 
-    found = {model_name(model): model.risk, "plain fit": "mean"}
-    if model_name(model) == "mean":
-        found.pop("plain fit")
+    name = model_name(model)
+    found = {name: model.risk} if name == "mean" else {name: model.risk, "plain fit": "mean"}
     losses = {name: np.empty(len(y)) for name in found}
     scorer = TailScorer("mean", model.loss)
     for train, test in check_cv(folds, y, classifier=is_classifier(model)).split(X, y):

@@ -122,8 +122,7 @@ def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
     from sorel.files import tables
 
     frame = read_frame(arguments, arguments.drop).drop(columns=arguments.drop)
-    if not len(frame.columns):
-        raise tables.TableError("no column is left to invest in")
+    tables.require_features(frame.columns)
     first = frame.columns[0]
     # Dates come as texts from CSV, and as dates from Parquet.
     if len(frame.columns) > 1 and frame[first].dtype.kind not in "iufb":
@@ -139,16 +138,12 @@ def _returns(arguments: argparse.Namespace) -> pd.DataFrame:
 
 
 def _draw(frontier: Any, model: Any, path: str) -> None:
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
-    from sorel.estimators.plots import FrontierDisplay
+    from sorel.estimators.plots import plot_frontier
 
-    display = FrontierDisplay.from_frontier(frontier)
-    ax = display.ax_
-    ax.plot(
-        [model.risk_], [model.expected_return_], marker="*", markersize=13, color="#D55E00",
-        linestyle="", label="this portfolio", zorder=4,
-    )  # fmt: skip
+    ax = plot_frontier(frontier, ax=Figure().subplots())
+    (star,) = ax.plot(model.risk_, model.expected_return_, "*", color="#D55E00", markersize=13)
+    star.set(label="this portfolio", zorder=4)
     ax.legend(frameon=False)
-    save_picture(display.figure_, path)
+    save_picture(ax.figure, path)

@@ -15,7 +15,6 @@ import argparse
 from typing import Any
 
 from sorel.cli.arguments import OR_FOLDER, Options
-from sorel.cli.saved_models import Data, finite_predictions
 from sorel.cli.shared import DONE, Misuse, check_outputs
 
 
@@ -33,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what the command is for; the exit code."""
     import pandas as pd
 
+    from sorel.cli.saved_models import Data, finite_predictions
     from sorel.files import tables
 
     check_outputs(arguments.output)

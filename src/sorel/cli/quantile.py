@@ -14,7 +14,6 @@ examples:
 from __future__ import annotations
 
 import argparse
-import itertools
 from typing import Any
 
 from sorel._lib import stop as _stop
@@ -55,9 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from sorel.files import tables
 
     levels = sorted(arguments.quantiles)
-    twice = [level for level, after in itertools.pairwise(levels) if level == after]
-    if twice:
-        raise Misuse(f"--quantiles has {twice[0]:g} twice")
+    if len(set(levels)) < len(levels):
+        raise Misuse(f"--quantiles names a level twice: {levels}")
     check_outputs(arguments.output)
     check_picture(arguments.plot)
     X, y = _read(arguments)
@@ -108,9 +106,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
     if arguments.target in arguments.drop:
         raise Misuse(f"--drop {arguments.target!r} is the target")
     named = [arguments.target, *arguments.drop]
-    frame = read_frame(arguments, named)
-    if arguments.skip_missing_target:
-        frame = frame[frame[arguments.target].notna()]
+    frame = read_frame(arguments, named, target=arguments.target)
     wanted = {arguments.target: "numeric"}
     target = tables.select_columns(frame, wanted, hint=SKIP_MISSING)[arguments.target]
     features = frame.drop(columns=named)
@@ -129,10 +125,9 @@ def _read(arguments: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _draw(coefficients: dict[str, Any], levels: list[float], path: str) -> None:
-    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
-    mpl.use("Agg")
     from sorel.estimators.plots import PathDisplay
 
     display = PathDisplay(coefficients, [f"{level:g}" for level in levels], grid_name="quantile")
-    save_picture(display.plot().figure_, path)
+    save_picture(display.plot(Figure().subplots()).figure_, path)

@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from sorel._lib.defaults import STANDARD
 from sorel._lib.text import one_line
 from sorel.cli.shared import Misuse, read_frame
+from sorel.engines.rows import open_data, open_rows
+from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
+from sorel.files import tables
+from sorel.files.saving import ModelFileError, load_model, read_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +62,6 @@ class Data:
 
     def _selected(self, kinds: dict[str, str], ignore_unknown: bool) -> Any:
         """The part of the table that the model takes."""
-        from sorel.files import tables
-
         if not kinds:
             return _foreign_columns(self.model, self._frame)
         missing = self.summary.get("imputed", False)
@@ -72,11 +77,9 @@ class Data:
 
     def columns(self, names: Sequence[str]) -> pd.DataFrame:
         """Columns beside the model's."""
-        from sorel.files.tables import require_columns
-
         if self.is_folder:
             return columns_beside(self._rows, names)
-        require_columns(self._frame.columns, names)
+        tables.require_columns(self._frame.columns, names)
         return self._frame[list(dict.fromkeys(names))]
 
     def keep(self, rows: Any) -> None:
@@ -85,8 +88,6 @@ class Data:
 
     def map(self, function: Callable[[Any, int], Any]) -> Any:
         """The results of ``function(rows, start)`` for some rows at a time, put together."""
-        import numpy as np
-
         self._frame = None
         return np.concatenate([function(rows, start) for start, rows in self._parts()])
 
@@ -107,13 +108,10 @@ def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
     """Columns beside rows on disk: of Parquet files by name, else .npy files."""
     import pandas as pd
 
-    from sorel.engines.rows import open_data
-    from sorel.files.tables import TableError
-
     found = {name: open_data(rows, name)[1] for name in names}
     for name, values in found.items():
         if len(values) != rows.n_samples:
-            raise TableError(
+            raise tables.TableError(
                 f"the data has {rows.n_samples} rows, but {name} has {len(values)} values"
             )
     return pd.DataFrame(found)
@@ -121,10 +119,7 @@ def columns_beside(rows: Any, names: Sequence[str]) -> pd.DataFrame:
 
 def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dict[str, str]]:
     """The model, its summary, and the kinds of its columns by name."""
-    from sorel.files import tables
-    from sorel.files.saving import ModelFileError, load_model, read_summary
-
-    if arguments.model == tables.STANDARD:
+    if arguments.model == STANDARD:
         raise Misuse("the model must be a file; only the table may come from standard input")
     summary = read_summary(arguments.model)
     # A model that was saved from Python has names at most, and no types.
@@ -142,10 +137,7 @@ def _load_model(arguments: argparse.Namespace) -> tuple[Any, dict[str, Any], dic
 
 def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
     """The model with columns as `sorel fit` makes them, or one without; no other may run."""
-    from sorel.estimators import SpectralRiskClassifier, SpectralRiskRegressor
-    from sorel.files.tables import restore_pipeline
-
-    model = restore_pipeline(kinds, loaded, impute=imputed) if kinds else loaded
+    model = tables.restore_pipeline(kinds, loaded, impute=imputed) if kinds else loaded
     last = model["model"] if kinds else model
     others = dict(getattr(loaded, "baselines_", {}))
     if type(last) not in (SpectralRiskRegressor, SpectralRiskClassifier):
@@ -165,27 +157,18 @@ def _checked(loaded: Any, kinds: dict[str, str], imputed: bool) -> Any:
 
 def _open_rows(arguments: argparse.Namespace, kinds: dict[str, str]) -> Any:
     """The rows of a folder, which has the columns of the model and no others."""
-    from sorel.engines.rows import open_rows
-    from sorel.files.tables import TableError
-
     texts = [name for name, kind in kinds.items() if kind != "numeric"]
     if texts or not kinds:
         what = f"column {texts[0]!r} is no number" if texts else "it has no list of columns"
-        raise TableError(
+        raise tables.TableError(
             f"a folder of rows is for models of numbers that `sorel fit` saved, and {what} in "
             f"{arguments.model}; give it a table"
         )
-    rows = open_rows(arguments.data, list(kinds))
-    assert rows is not None
-    if rows.columns is not None and rows.columns != list(kinds):
-        raise TableError(
-            f"the columns of {arguments.data} are {rows.columns}, and the model was fitted to "
-            f"{list(kinds)}"
-        )
-    if rows.n_features != len(kinds):
-        raise TableError(
-            f"the model was fitted to {len(kinds)} columns, and {arguments.data} has "
-            f"{rows.n_features}"
+    rows: Any = open_rows(arguments.data, list(kinds))
+    if rows.n_features != len(kinds) or rows.columns not in (None, list(kinds)):
+        raise tables.TableError(
+            f"the {rows.n_features} columns of {arguments.data} are {rows.columns or 'unnamed'}, "
+            f"and the model was fitted to {len(kinds)}: {list(kinds)}"
         )
     return rows
 
@@ -195,17 +178,13 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
 
     A label hides an overflow: there the margins are looked at.
     """
-    import numpy as np
-
-    from sorel.files.tables import TableError
-
     found = getattr(model, method)(table)
     is_label = method == "predict" and hasattr(model, "classes_")
     numbers = model.decision_function(table) if is_label else found
     wrong = ~np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1)
     if wrong.any():
         row = int(wrong.argmax())
-        raise TableError(
+        raise tables.TableError(
             f"the prediction for row {start + row + 1} is not finite "
             f"({np.ravel(numbers[row])[0]}): its values are too large for this model"
         )
@@ -214,36 +193,24 @@ def finite_predictions(model: Any, method: str, table: Any, start: int) -> Any:
 
 def read_weight(values: pd.Series, name: str) -> Any:
     """A column of weights, as numbers."""
-    from sorel.files.tables import TableError, refuse_rows, select_columns
-
-    weight = select_columns(values.to_frame(name), {name: "numeric"})[name].to_numpy()
+    weight = tables.select_columns(values.to_frame(name), {name: "numeric"})[name].to_numpy()
     words = "holds weights, and is {value} in row {row}; weights are at least 0"
-    refuse_rows(values, name, weight < 0.0, words)
+    tables.refuse_rows(values, name, weight < 0.0, words)
     if not weight.any():
-        raise TableError(f"column {name!r} holds weights, and all of them are 0")
+        raise tables.TableError(f"column {name!r} holds weights, and all of them are 0")
     return weight
 
 
 def _foreign_columns(model: Any, frame: pd.DataFrame) -> Any:
     """The columns for a model that was saved from Python, without a list of their types."""
-    from sorel.files import tables
-
     names = getattr(model, "feature_names_in_", None)
     if names is not None:
         tables.require_columns(frame.columns, names)
         return frame[list(names)]
-    count = getattr(model, "n_features_in_", None)
-    if count is not None and count != len(frame.columns):
-        raise tables.TableError(
-            f"the model was fitted to {count} columns without names, and the table has "
-            f"{len(frame.columns)}"
-        )
     return frame.to_numpy()
 
 
 def _refuse_unknown(X: pd.DataFrame, known: dict[str, Any]) -> None:
-    from sorel.files import tables
-
     found = tables.unknown_categories(X, known)
     if found:
         column, value, row = found[0]

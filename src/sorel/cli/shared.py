@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any
 
+from sorel._lib.defaults import STANDARD
 from sorel._lib.text import printable
 
 DONE, FAILED, MISUSED, NOT_CONVERGED, BAD_DATA = range(5)
@@ -49,15 +50,20 @@ def silence(stream: Any) -> None:
 def check_outputs(*paths: str | None) -> None:
     """Refuse files that cannot be written, before work that would be in vain."""
     from sorel.files.atomic import check_writable
-    from sorel.files.tables import STANDARD
 
     for path in paths:
         if path is not None and path != STANDARD:
             check_writable(path)
 
 
-def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) -> Any:
-    """The table of a command, which must have the columns that its arguments name."""
+def read_frame(
+    arguments: argparse.Namespace, named: list[str], target: str | None = None, **options: Any
+) -> Any:
+    """The table of a command, which must have the columns that its arguments name.
+
+    With --skip-missing-target, rows without a value of `target` are left out; messages count rows
+    as in the file.
+    """
     from sorel.files import tables
 
     frame = tables.read_table(
@@ -68,4 +74,12 @@ def read_frame(arguments: argparse.Namespace, named: list[str], **options: Any) 
         **options,
     )
     tables.require_columns(frame.columns, named)
-    return frame
+    if target is None or not arguments.skip_missing_target:
+        return frame
+    known = frame[target].notna()
+    if not known.any():
+        raise tables.TableError(f"target {target!r} has no values at all")
+    if not known.all():
+        missing = (~known).sum()
+        note(arguments, f"note: {missing} of {len(frame)} rows have no target and are left out")
+    return frame[known]

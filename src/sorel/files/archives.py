@@ -11,8 +11,6 @@ import json
 import zipfile
 from typing import Any, BinaryIO
 
-__all__ = ["MAX_TEXT", "ArchiveError", "TooLargeError", "bounded_json", "unpacked"]
-
 # zipfile's own kinds that unpack a piece at a time.
 _KINDS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # Bytes of a JSON text that describes a model or a run.

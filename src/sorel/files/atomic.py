@@ -13,14 +13,6 @@ from typing import BinaryIO
 
 from sorel.files.leftovers import owned_name, remove_leftovers
 
-__all__ = [
-    "check_writable",
-    "open_atomically",
-    "scratch_folder",
-    "write_atomically",
-    "write_folder_atomically",
-]
-
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
@@ -135,9 +127,8 @@ def write_folder_atomically(path: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(path)
     if target.exists() or target.is_symlink():
         raise FileExistsError(f"{str(path)!r} exists already; remove it, or choose another name")
+    check_writable(target)
     parent = target.absolute().parent
-    if not parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(parent)!r}; create it first")
     remove_leftovers(str(parent))
     temporary = parent / f".{owned_name()}.tmp"
     temporary.mkdir()

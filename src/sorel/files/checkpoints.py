@@ -15,7 +15,6 @@ import datetime
 import io
 import json
 import math
-import numbers
 import os
 import warnings
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from sorel._lib.inputs import is_real
 from sorel._lib.text import shorten
 from sorel.engines.base import FloatArray
 from sorel.files.archives import bounded_json, unpacked
@@ -88,8 +88,7 @@ class Checkpoint:
             raise TypeError(f"checkpoint must be a path, got {self.path!r}") from None
         if not self.path:
             raise ValueError("checkpoint must be the path of a file, got an empty text")
-        number = isinstance(self.every, numbers.Real) and not isinstance(self.every, bool)
-        if not (number and self.every >= 0.0):
+        if not (is_real(self.every) and self.every >= 0.0):
             raise ValueError(f"every must be a number of seconds, at least 0, got {self.every!r}")
 
 
@@ -148,12 +147,14 @@ class Keeper:
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = Checkpoint(checkpoint)
         self.path, self.every = os.fspath(checkpoint.path), float(checkpoint.every)
-        _check_place(self.path)
+        # Raises the OSError that a write would end in, before hours of work depend on it.
+        check_writable(self.path)
+        if os.path.exists(self.path) and not os.path.isfile(self.path):
+            raise OSError(f"the checkpoint {self.path!r} is not a regular file; give another path")
         # A callback may change the current folder.
         self._file = os.path.abspath(self.path)
         self._problem = problem
         self._fingerprint = problem.fingerprint()
-        self._failing = False
         self.next = now() + self.every
 
     def load(self) -> SavedRun | None:
@@ -170,22 +171,17 @@ class Keeper:
         """Write the state. A failure is a warning: the run and the last checkpoint matter more."""
         try:
             self._write(state)
-            self._failing = False
         except (OSError, MemoryError) as error:
-            if last or not self._failing:
-                self._warn(error, last)
-            self._failing = True
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            kept = "; the one before stays as it was" if os.path.exists(self._file) else ""
+            after = "" if last else "; the run goes on and will try again"
+            # The same words at every write: Python shows them once.
+            warnings.warn(
+                f"the checkpoint {self.path!r} could not be written: {reason}{kept}{after}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         self.next = now() + self.every
-
-    def _warn(self, error: Exception, last: bool) -> None:
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        kept = "; the one before stays as it was" if os.path.exists(self._file) else ""
-        after = "" if last else "; the run goes on and will try again"
-        warnings.warn(
-            f"the checkpoint {self.path!r} could not be written: {reason}{kept}{after}",
-            RuntimeWarning,
-            stacklevel=2,
-        )
 
     def _write(self, state: SavedRun) -> None:
         from sorel import __version__
@@ -227,11 +223,8 @@ class Keeper:
     def _state(self, header: dict[str, Any], arrays: dict[str, Any]) -> SavedRun:
         from sorel.solvers.solve import Record
 
-        scalars = [
-            field.name for field in dataclasses.fields(SavedRun) if field.name not in _ARRAYS
-        ]
-        given: dict[str, Any] = {name: header[name] for name in scalars}
-        state = SavedRun(**arrays, **given)
+        names = [field.name for field in dataclasses.fields(SavedRun)]
+        state = SavedRun(**{name: (arrays if name in _ARRAYS else header)[name] for name in names})
         problem = self._problem
         if not (
             isinstance(state.solver, str)
@@ -275,13 +268,6 @@ def read_passes(path: str | os.PathLike[str]) -> float | None:
     found = _read(name, name)
     with _refusing(name):
         return None if found is None else float(found[0]["passes"])
-
-
-def _check_place(path: str) -> None:
-    """Raise the OSError that a write would end in, before hours of work depend on it."""
-    check_writable(path)
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise OSError(f"the checkpoint {path!r} is not a regular file; give another path")
 
 
 def _read(file: str, path: str) -> tuple[dict[str, Any], dict[str, FloatArray]] | None:

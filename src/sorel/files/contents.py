@@ -18,8 +18,6 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from sorel._lib.aliases import public_name
 
-__all__ = ["check_numbers", "estimators_in", "foreign_types", "nodes_of", "own_types"]
-
 # What skops calls the builders of plain values, and the types that each may build here.
 _NUMBERS = ("numpy.bool", "numpy.bool_", "numpy.float32", "numpy.float64", "numpy.int64")
 _PLAIN = {

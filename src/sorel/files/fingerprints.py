@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["describe", "fingerprint_array", "fingerprint_matrix"]
-
 # Numbers that are hashed at a time.
 _TILE = 2**20
 
@@ -92,7 +90,9 @@ def describe(value: Any) -> str:
         return describe(value.tolist()) if value.size <= _SHOWN else fingerprint_array(value)
     if isinstance(value, (tuple, list)):
         text = ", ".join(describe(item) for item in value)
-        return f"({text})" if len(value) <= _SHOWN else _hash(text)
+        if len(value) <= _SHOWN:
+            return f"({text})"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
     if hasattr(value, "get_params"):
         given = value.get_params(deep=False)
         if any(callable(item) for item in given.values()):
@@ -106,7 +106,3 @@ def describe(value: Any) -> str:
         given = {name: item for name, item in own.items() if not callable(item)}
     inner = ", ".join(f"{name}={describe(item)}" for name, item in given.items())
     return f"{type(value).__name__}({inner})"
-
-
-def _hash(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -16,8 +16,6 @@ import secrets
 import shutil
 from functools import cache
 
-__all__ = ["owned_name", "remove_leftovers"]
-
 _NAME = re.compile(r"(?:^|\.)sorel-([0-9a-f]{8})-(\d+)-[0-9a-f]{12}(?:$|\.tmp$|-)")
 
 

@@ -23,38 +23,27 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from sorel._lib.defaults import STANDARD
 from sorel._lib.extras import import_extra
 from sorel._lib.inputs import exceeds_floats, show_integer
 from sorel._lib.names import missing_columns
 from sorel._lib.text import printable, shorten
-from sorel.files.atomic import open_atomically, write_atomically
+from sorel.files.atomic import open_atomically
 from sorel.files.unfolding import unfolded_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from sorel.engines.rows import RowSource
-
+# The rest is for the commands.
 __all__ = [
     "TableError",
     "column_kinds",
     "make_pipeline",
-    "missing_columns",
     "read_table",
-    "refuse_misread",
-    "refuse_rows",
-    "refuse_stray_texts",
-    "require_columns",
-    "require_features",
-    "restore_pipeline",
-    "scaled_pipeline",
     "select_columns",
-    "standardise_rows",
-    "unknown_categories",
     "write_table",
 ]
 
-STANDARD = "-"
 # The squares of larger numbers, added up, may not be representable.
 _LARGEST = sys.float_info.max ** (1 / 3)
 _TOO_LARGE = "is {value} in row {row}, too large to compute with"
@@ -198,15 +187,15 @@ def write_table(frame: pd.DataFrame, destination: str | os.PathLike[str]) -> Non
             frame.to_csv(sys.stdout, index=False, lineterminator="\n")
         sys.stdout.flush()
         return
-    if os.fspath(destination).lower().endswith(_PARQUET_ENDINGS):
+    is_parquet = os.fspath(destination).lower().endswith(_PARQUET_ENDINGS)
+    if is_parquet:
         import_extra("pyarrow", "Parquet files need")
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False, engine="pyarrow")
-        write_atomically(destination, buffer.getvalue())
-        return
-    # The text of a long table takes more memory than the table: it is written as it is made.
+    # A long table takes more memory as text than as a table: it is written as it is made.
     with open_atomically(destination) as stream:
-        frame.to_csv(stream, index=False, lineterminator="\n")
+        if is_parquet:
+            frame.to_parquet(stream, index=False, engine="pyarrow")
+        else:
+            frame.to_csv(stream, index=False, lineterminator="\n")
 
 
 def column_kinds(frame: pd.DataFrame, dates: Iterable[str] = ()) -> dict[str, str]:
@@ -585,46 +574,6 @@ def _take(name: str, source: Any, target: Any) -> None:
     setattr(target, name, old)
 
 
-def standardise_rows(rows: RowSource, model: Any) -> Any:
-    """The pipeline of :func:`make_pipeline` for rows on disk, with its preparation fitted.
-
-    Parameters
-    ----------
-    rows : RowSource
-        Numbers; all are read once. Columns without names are called x0, x1 and so on.
-    model : estimator
-        The last step, called "model"; it is left alone.
-
-    Returns
-    -------
-    sklearn.pipeline.Pipeline
-        Its model is not fitted yet. It wants the rows less the means, over the deviations.
-
-    Raises
-    ------
-    ValueError
-        If a value is missing or not finite; the message says where.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sorel.rows import MemmapRows
-    >>> from sorel.tables import standardise_rows
-    >>> pipeline = standardise_rows(MemmapRows(np.array([[1.0, 20.0], [3.0, 40.0]])), Ridge())
-    >>> pipeline["columns"].named_transformers_["numeric"].mean_
-    array([ 2., 30.])
-    """
-    from sklearn.preprocessing import StandardScaler
-
-    check_width(rows.n_features, "the data")
-    scaler = StandardScaler()
-    for _, _, part in rows.finite_spans():
-        scaler.partial_fit(part)
-    names = rows.columns or [f"x{place}" for place in range(rows.n_features)]
-    return scaled_pipeline(names, scaler, model)
-
-
 def scaled_pipeline(names: Sequence[str], scaler: Any, model: Any) -> Any:
     """The pipeline of :func:`make_pipeline` for columns of numbers, with its preparation fitted.
 
@@ -857,11 +806,9 @@ def _kind(values: pd.Series, column: str) -> str:
     inferred = _pandas().api.types.infer_dtype(values, skipna=True)
     if inferred in _KINDS:
         return _KINDS[inferred]
-    words = f"values of several types ({inferred})"
+    words = f"values of other types ({inferred})"
     if inferred.startswith(("datetime", "date", "time", "period")):
         words = "dates or times"
-    elif inferred == "complex":
-        words = "complex numbers"
     raise TableError(
         f"column {column!r} holds {words}, neither numbers nor texts; turn it into numbers, or "
         "drop it"

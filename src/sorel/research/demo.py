@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sorel.estimators.plots import ConvergenceDisplay, LossTailDisplay
+from sorel._lib.extras import import_extra
+from sorel.engines.base import FloatArray
+from sorel.estimators.plots import LossTailDisplay, plot_convergence
 from sorel.problem.penalties import L2
 from sorel.problem.problem import Problem
 from sorel.problem.risks import ESRM, CVaR, Mean, Risk
@@ -28,11 +28,7 @@ from sorel.research.datasets import (
     make_two_populations,
     split_standardized,
 )
-from sorel.solvers.solve import solve
-
-__all__ = ["Comparison", "Scores", "compare", "run", "table", "verdict"]
-
-FloatArray = NDArray[np.float64]
+from sorel.solvers.solve import Result, solve
 
 BASELINE = "least squares"
 METHODS: dict[str, Risk] = {BASELINE: Mean(), "ESRM(2)": ESRM(2.0), "CVaR(0.1)": CVaR(0.1)}
@@ -53,18 +49,13 @@ class Scores(NamedTuple):
     worst: float
 
     @classmethod
-    def of(cls, losses: FloatArray) -> Scores:
-        """Score one vector of losses."""
-        return cls(float(losses.mean()), TAIL(losses), float(losses.max()))
-
-    @classmethod
-    def average(cls, scores: list[Scores]) -> Scores:
-        """Average over splits."""
+    def of(cls, splits: list[FloatArray]) -> Scores:
+        """The scores of the losses of each split, averaged over the splits."""
+        scores = [(losses.mean(), TAIL(losses), losses.max()) for losses in splits]
         return cls(*np.mean(scores, axis=0).tolist())
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One method on one dataset, over all splits."""
 
     train: Scores
@@ -94,13 +85,7 @@ class Comparison:
 
 
 def compare(
-    name: str,
-    description: str,
-    X: FloatArray,
-    y: FloatArray,
-    *,
-    splits: int,
-    progress: Callable[[str], None] = lambda message: None,
+    name: str, description: str, X: FloatArray, y: FloatArray, *, splits: int
 ) -> Comparison:
     """Fit every method on repeated splits of one dataset.
 
@@ -112,8 +97,6 @@ def compare(
     y : ndarray of shape (n,)
     splits : int
         Number of random splits; 30% of the rows are held out in each.
-    progress : callable, optional
-        Told of each method.
 
     Returns
     -------
@@ -131,7 +114,7 @@ def compare(
     splitting = [split_standardized(X, y, test_size=TEST_SIZE, seed=k) for k in range(splits)]
     rows = {}
     for method, risk in METHODS.items():
-        progress(f"{name}: {method}")
+        _show_progress(f"{name}: {method}")
         train, held_out, results = [], [], []
         for data in splitting:
             problem = _problem(data.X_train, data.y_train, risk)
@@ -139,11 +122,11 @@ def compare(
             train.append(problem.losses(results[-1].w))
             held_out.append(_problem(data.X_test, data.y_test, risk).losses(results[-1].w))
         rows[method] = Row(
-            Scores.average([Scores.of(losses) for losses in train]),
-            Scores.average([Scores.of(losses) for losses in held_out]),
+            Scores.of(train),
+            Scores.of(held_out),
             max(result.relative_gap for result in results),
             float(np.mean([result.seconds for result in results])),
-            np.sort(np.concatenate(held_out)),
+            np.concatenate(held_out),
         )
     return Comparison(name, description, rows)
 
@@ -185,49 +168,41 @@ def verdict(comparison: Comparison) -> str:
     return f"{comparison.name}: {found} ({best} {_percent(tail)}, {others}); {advice}."
 
 
-def convergence(X: FloatArray, y: FloatArray) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Passes and certified relative gaps of three solvers on CVaR(0.1), first split."""
+def convergence(X: FloatArray, y: FloatArray) -> dict[str, Result]:
+    """Runs of three solvers on CVaR(0.1), first split."""
     data = split_standardized(X, y, test_size=TEST_SIZE, seed=0)
     problem = _problem(data.X_train, data.y_train, TAIL)
-    curves = {}
+    runs = {}
     for solver in ("auto", "sorel", "lsvrg"):
         with warnings.catch_warnings():
             # A solver that stops short is shown by its curve.
             warnings.simplefilter("ignore")
             # With somebody watching, every step is checked, not only those that may be the last.
-            result = solve(
+            runs[f'solver="{solver}"'] = solve(
                 problem, solver, TOLERANCE, 400, max_seconds=3.0, callback=lambda record: False
             )
-        history = result.history
-        passes = np.array([record.passes for record in history], dtype=np.float64)
-        curves[solver] = passes, np.array([record.best_relative_gap for record in history])
-    return curves
+    return runs
 
 
-def draw(
-    comparisons: list[Comparison], curves: dict[str, tuple[FloatArray, FloatArray]], path: Path
-) -> None:
-    """Save the held-out tails and the convergence as one PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    height = (len(comparisons) + 2) // 2
-    figure = Figure(figsize=(11.0, 4.6 * height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(height, 2).ravel()
-    for ax in axes[len(comparisons) + 1 :]:
-        ax.remove()
-    for ax, comparison in zip(axes, comparisons, strict=False):
+def draw(comparisons: list[Comparison], runs: dict[str, Result], path: Path) -> None:
+    """Save the held-out tails of three sets and the convergence as one PNG."""
+    figure = import_extra("matplotlib.figure", "the picture needs", "plot").Figure(
+        figsize=(11.0, 9.2), layout="constrained"
+    )
+    *axes, last = figure.subplots(2, 2).ravel()
+    for ax, comparison in zip(axes, comparisons, strict=True):
         losses = {method: row.held_out_losses for method, row in comparison.rows.items()}
         tails = LossTailDisplay(losses, level=0.1, loss_name="loss (half the squared error)")
         # The table averages over the splits; the picture pools them, and gives no second number.
         tails.plot(ax, show_cvar=False)
         ax.set_ylabel("share of held-out rows with at least this loss")
-        ax.set_title(_tail_title(comparison), fontsize=11)
-    ax = axes[len(comparisons)]
-    runs = {f'solver="{solver}"': curve for solver, curve in curves.items()}
-    ConvergenceDisplay(runs, tol=TOLERANCE).plot(ax)
-    ax.set_title(
+        change = comparison.change("CVaR(0.1)", "tail")
+        effect = f"changes the worst tenth by {_percent(change)}"
+        if change <= -NOTABLE:
+            effect = f"cuts the worst tenth by {-change:.0%}"
+        ax.set_title(f"{comparison.name}:\nminimising CVaR(0.1) {effect}", fontsize=11)
+    plot_convergence(runs, tol=TOLERANCE, ax=last)
+    last.set_title(
         "Every fit proves how close it is to the optimum\n(CVaR(0.1), generated set)", fontsize=11
     )
     figure.savefig(path, dpi=120)
@@ -248,7 +223,7 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     Returns
     -------
     int
-        0 if every fit was certified and the picture was saved, else 1.
+        0 if every fit was certified, else 1.
     """
     yacht, diabetes = load_paper_table("yacht"), load_diabetes()
     X, y, minority = make_two_populations(n=n)
@@ -261,7 +236,7 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     for name, (data, words) in sets.items():
         text = words.format(n=data[0].shape[0], d=data[0].shape[1])
         text += f"; {splits} split{'s' if splits > 1 else ''}, {TEST_SIZE:.0%} held out"
-        comparisons.append(compare(name, text, *data, splits=splits, progress=_show_progress))
+        comparisons.append(compare(name, text, *data, splits=splits))
     _show_progress("")
     print("Fit the mean, or fit the tail? Losses are half the squared error of the standardised")
     print("target, averaged over the splits; CVaR(0.1) is the mean of the worst tenth.\n")
@@ -277,36 +252,16 @@ def run(out: Path, *, splits: int = 10, n: int = 2000) -> int:
     path = out / "demo.png"
     try:
         _show_progress("drawing")
-        curves = convergence(X, y)
         out.mkdir(parents=True, exist_ok=True)
-        draw(comparisons, curves, path)
-    except ModuleNotFoundError:
-        failure = 'the picture needs matplotlib: pip install "sorel[plot]"'
-    except OSError as error:
-        failure = f"the picture could not be saved: {error}"
-    else:
-        failure = ""
-    _show_progress("")
-    if failure:
-        print(f"error: {failure}", file=sys.stderr)
-        return 1
+        draw(comparisons, convergence(X, y), path)
+    finally:
+        _show_progress("")
     print(f"\nPicture: {path}")
     return code
 
 
 def _problem(X: FloatArray, y: FloatArray, risk: Risk) -> Problem:
     return Problem(X, y, risk=risk, penalty=L2(1.0 / len(y)), fit_intercept=True)
-
-
-def _tail_title(comparison: Comparison) -> str:
-    change = comparison.change("CVaR(0.1)", "tail")
-    if abs(change) < NOTABLE:
-        effect = f"leaves the worst tenth as it is ({_percent(change)})"
-    elif change < 0:
-        effect = f"cuts the worst tenth by {-change:.0%}"
-    else:
-        effect = f"raises the worst tenth by {change:.0%}"
-    return f"{comparison.name}:\nminimising CVaR(0.1) {effect}"
 
 
 def _percent(change: float) -> str:

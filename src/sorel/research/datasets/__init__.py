@@ -6,8 +6,7 @@ scikit-learn's bundled sets; and generated ones.
 
 The sets of the paper can also be fetched from UCI and OpenML, as a check. A download is judged by
 its content, not by its name or format: whatever table it holds must have the numbers that the
-experiments used, by a checksum of the numbers themselves. What passes is kept as canonical CSV;
-nothing else ever reaches the disk.
+experiments used, by a checksum of the numbers themselves.
 """
 
 from sorel.research.datasets.catalogue import DatasetInfo, list_datasets

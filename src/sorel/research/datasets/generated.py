@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-
+from sorel.engines.base import FloatArray
 
 # The loader in sklearn.datasets, what the set is for, rows and features.
 BUNDLED = {

@@ -7,30 +7,23 @@ asked again. Whatever file a set comes from, its numbers are known by a checksum
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import warnings
-import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sorel.files.atomic import write_atomically
-from sorel.research.datasets.download import DownloadError, fetch_table
+from sorel.engines.base import FloatArray
+from sorel.research.datasets.download import fetch_table
 from sorel.research.datasets.preparation import Split, split_standardized
 from sorel.research.datasets.published import PAPER, PaperDataset, dataset_fingerprint, read_csv
-
-FloatArray = NDArray[np.float64]
 
 PAPER_DATASETS: tuple[str, ...] = tuple(PAPER)
 """Names that :func:`load_paper_dataset` knows."""
 
 
 def load_paper_dataset(
-    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool = False
 ) -> tuple[FloatArray, FloatArray]:
     """Return the training part of one of the paper's five regression sets.
 
@@ -61,7 +54,7 @@ def load_paper_dataset(
 
 
 def load_paper_split(
-    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool = False
 ) -> Split:
     """Return both parts of one of the paper's five regression sets.
 
@@ -80,13 +73,13 @@ def load_paper_split(
     >>> data.X_train.shape, data.X_test.shape
     ((244, 6), (62, 6))
     """
-    X, y = _load(name, folder, download)
+    X, y = load_paper_table(name, folder, download=download)
     skipped = PAPER[name].skipped_rows
     return split_standardized(X[skipped:], y[skipped:])
 
 
 def load_paper_table(
-    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool | None = None
+    name: str, folder: str | os.PathLike[str] | None = None, *, download: bool = False
 ) -> tuple[FloatArray, FloatArray]:
     """Return one of the paper's five regression sets as it was published, in its own units.
 
@@ -98,11 +91,10 @@ def load_paper_table(
     name : {"yacht", "energy", "concrete", "kin8nm", "power"}
     folder : path, optional
         Where ``<name>.csv`` is looked for first.
-    download : bool, optional
-        True fetches the set from its source instead of taking the copy in the package, which checks
-        that the two agree: another table is refused. The answer is kept in the user's cache, which
-        is asked first the next time. This needs the extra ``sorel[data]``. False never uses the
-        network; None, the default, uses it only where the copy in the package is missing.
+    download : bool, default=False
+        Whether to fetch the set from its source instead of taking the copy in the package, as a
+        check that the two agree: another table is refused. Spreadsheets need the extra
+        ``sorel[data]``.
 
     Returns
     -------
@@ -112,7 +104,7 @@ def load_paper_table(
     Raises
     ------
     FileNotFoundError
-        If the set was found nowhere and could not be downloaded.
+        If the set could not be downloaded, or its source has another table.
     ValueError
         If the name is unknown or a file found is not the expected one.
 
@@ -139,9 +131,7 @@ def load_paper_table(
 
     The sources publish archives, spreadsheets, ARFF and plain text. Formats are recognised and
     checked by content: each table found is read as numbers and accepted only if their fingerprint
-    is the known one. A download is tried several times; a truncated or altered one is never kept.
-    The environment variables ``SOREL_UCI_URL`` and ``SOREL_OPENML_URL`` replace the addresses of
-    the two sources, for instance by a mirror.
+    is the known one.
 
     Examples
     --------
@@ -150,16 +140,8 @@ def load_paper_table(
     >>> X.shape, y.max()
     ((308, 6), np.float64(62.42))
     """
-    return _load(name, folder, download)
-
-
-def _load(
-    name: str, folder: str | os.PathLike[str] | None, download: bool | None
-) -> tuple[FloatArray, FloatArray]:
-    """Features and target."""
     if name not in PAPER:
-        known = ", ".join(PAPER_DATASETS)
-        raise ValueError(f"unknown dataset {name!r}; known: {known}")
+        raise ValueError(f"unknown dataset {name!r}; known: {', '.join(PAPER)}")
     entry = PAPER[name]
     header, table = _find(f"{name}.csv", entry, folder, download)
     features = [j for j, column in enumerate(header[:-1]) if column not in entry.not_features]
@@ -167,77 +149,28 @@ def _load(
 
 
 def _find(
-    filename: str, entry: PaperDataset, folder: str | os.PathLike[str] | None, download: bool | None
+    filename: str, entry: PaperDataset, folder: str | os.PathLike[str] | None, download: bool
 ) -> tuple[Sequence[str], FloatArray]:
     """Header and whole table, from the first place that has them."""
-    missed, variable = [], os.environ.get("SOREL_DATA")
-    for label, place in (("folder", folder), ("SOREL_DATA", variable)):
+    for place in (folder, os.environ.get("SOREL_DATA")):
         if place and (path := Path(place) / filename).is_file():
             return _read_given(path, entry)
-        if place:
-            missed.append(f"{label} {str(place)!r} does not hold it")
-    if not variable:
-        missed.append("SOREL_DATA is not set")
-    if not download:
-        shipped = _read_shipped(filename, entry)
-        if shipped is not None:
-            return entry.columns, shipped
-        missed.append("the package has no intact copy")
-    cache = _cache_folder()
-    if cache is not None:
-        found = _read_cached(cache / filename, entry)
-        if found is not None:
-            return entry.columns, found
-        missed.append(f"the cache {str(cache)!r} has no intact copy")
-    if download is False:
-        missed.append("download=False forbids to fetch it")
-    elif cache is None:
-        missed.append('to download it, pip install "sorel[data]"')
-    else:
-        try:
-            table = fetch_table(entry)
-        except DownloadError as error:
-            missed.append(f"the download failed: {error}")
-        else:
-            _keep(cache / filename, entry.to_csv(table))
-            return entry.columns, table
-    raise FileNotFoundError(
-        f"{filename} was found nowhere: {'; '.join(missed)}. Put {filename} in a folder and set "
-        "the environment variable SOREL_DATA to it, or try again with a network connection"
-    )
-
-
-def _read_shipped(filename: str, entry: PaperDataset) -> FloatArray | None:
-    """The table in the package, or None if it is missing or not the one that the entry means."""
+    if download:
+        return entry.columns, fetch_table(entry)
     file = resources.files("sorel.research.datasets") / "files" / f"{filename}.gz"
-    try:
-        data = gzip.decompress(file.read_bytes())
-    except (OSError, EOFError, zlib.error):
-        return None
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
-        return None
-    return read_csv(data, filename)[1]
-
-
-def _cache_folder() -> Path | None:
-    """The user's cache folder, or None without pooch, which knows where it is."""
-    try:
-        import pooch
-    except ModuleNotFoundError:
-        return None
-    return Path(pooch.os_cache("sorel"))
+    return read_csv(gzip.decompress(file.read_bytes()), filename)
 
 
 def _read_given(path: Path, entry: PaperDataset) -> tuple[list[str], FloatArray]:
     """A file that the user provides: the shape must be right, other numbers are their affair."""
-    data = path.read_bytes()
-    header, table = read_csv(data, str(path))
-    if len(table) != entry.rows or header[-1] != entry.target:
+    header, table = read_csv(path.read_bytes(), str(path))
+    target = entry.columns[-1]
+    if len(table) != entry.rows or header[-1] != target:
         raise ValueError(
-            f"{str(path)!r} should have {entry.rows} rows and the target {entry.target!r} last; "
+            f"{str(path)!r} should have {entry.rows} rows and the target {target!r} last; "
             f"it has {len(table)} rows and {header[-1]!r} last"
         )
-    if hashlib.sha256(data).hexdigest() != entry.sha256 and not entry.verified(table):
+    if not entry.verified(table):
         warnings.warn(
             f"{str(path)!r} does not hold the numbers of the paper's experiments (checksum "
             f"{dataset_fingerprint(table[:, :-1], table[:, -1])[:12]}..., expected "
@@ -245,24 +178,3 @@ def _read_given(path: Path, entry: PaperDataset) -> tuple[list[str], FloatArray]
             stacklevel=5,
         )
     return header, table
-
-
-def _read_cached(path: Path, entry: PaperDataset) -> FloatArray | None:
-    """The table of a cached file, or None if it is missing or not intact."""
-    try:
-        header, table = read_csv(path.read_bytes(), str(path))
-    except (OSError, ValueError):
-        return None
-    return table if tuple(header) == entry.columns and entry.verified(table) else None
-
-
-def _keep(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, data)
-    except OSError as error:
-        warnings.warn(
-            f"{path.name} was downloaded but could not be kept in the cache, and will be "
-            f"downloaded again next time: {error}",
-            stacklevel=5,
-        )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from sorel.engines.base import FloatArray
 
 
 class Split(NamedTuple):
@@ -67,7 +66,6 @@ def split_standardized(
     mean, scale = X_train.mean(axis=0), X_train.std(axis=0)
     # Rounding may leave a constant column with a deviation of a few ulps.
     scale[scale <= 1e-14 * np.abs(mean)] = 1.0
-    scale[scale == 0.0] = 1.0
     y_mean, y_scale = y_train.mean(), y_train.std(ddof=1)
     if not y_scale > 0.0:
         y_scale = 1.0

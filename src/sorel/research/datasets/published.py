@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import os
 import tomllib
+from collections.abc import Sequence
 from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FloatArray = NDArray[np.float64]
-
-# Where the sources are; a mirror or a test sets the environment variable instead.
-_SOURCES = {
-    "UCI": ("SOREL_UCI_URL", "https://archive.ics.uci.edu"),
-    "OpenML": ("SOREL_OPENML_URL", "https://www.openml.org"),
-}
+from sorel.engines.base import FloatArray
 
 
 class PaperDataset(NamedTuple):
     """What a set of the paper holds and where it comes from.
 
-    `sha256` is that of the canonical CSV, `fingerprint` that of its numbers
-    (:func:`dataset_fingerprint` of all columns before the target and the target).
+    `fingerprint` is :func:`dataset_fingerprint` of all columns before the target and the target.
     """
 
     rows: int
-    columns: tuple[str, ...]
+    columns: list[str]
     source: str
-    addresses: tuple[str, ...]
-    sha256: str
+    address: str
     fingerprint: str
-    whole: tuple[str, ...] = ()
-    not_features: tuple[str, ...] = ()
+    not_features: Sequence[str] = ()
     skipped_rows: int = 0
-
-    @property
-    def target(self) -> str:
-        return self.columns[-1]
-
-    @property
-    def urls(self) -> list[str]:
-        variable, address = _SOURCES[self.source]
-        base = os.environ.get(variable) or address
-        return [f"{base.rstrip('/')}/{path}" for path in self.addresses]
 
     def verified(self, table: FloatArray) -> bool:
         """Whether the numbers are the published ones."""
@@ -56,26 +35,12 @@ class PaperDataset(NamedTuple):
             dataset_fingerprint(table[:, :-1], table[:, -1]) == self.fingerprint
         )
 
-    def to_csv(self, table: FloatArray) -> bytes:
-        """The canonical file: shortest decimals that read back exactly, whole numbers without."""
-        whole = [column in self.whole for column in self.columns]
-        lines = [",".join(self.columns)]
-        for row in table.tolist():
-            cells = zip(whole, row, strict=True)
-            lines.append(",".join(str(int(v)) if w and v == int(v) else str(v) for w, v in cells))
-        return ("\n".join(lines) + "\n").encode()
 
-
-def _published() -> dict[str, PaperDataset]:
-    file = resources.files("sorel.research.datasets") / "files" / "published.toml"
-    entries = tomllib.loads(file.read_text(encoding="utf-8"))
-    lists = ("columns", "addresses", "whole", "not_features")
-    for entry in entries.values():
-        entry.update({name: tuple(entry[name]) for name in lists if name in entry})
-    return {name: PaperDataset(**entry) for name, entry in entries.items()}
-
-
-PAPER = _published()
+_ENTRIES = resources.files("sorel.research.datasets") / "files" / "published.toml"
+PAPER = {
+    name: PaperDataset(**entry)
+    for name, entry in tomllib.loads(_ENTRIES.read_text(encoding="utf-8")).items()
+}
 
 
 def dataset_fingerprint(X: ArrayLike, y: ArrayLike) -> str:
@@ -121,13 +86,15 @@ def dataset_fingerprint(X: ArrayLike, y: ArrayLike) -> str:
 def read_csv(data: bytes, label: str) -> tuple[list[str], FloatArray]:
     """Header and numbers of a CSV file; `label` is its name in messages."""
     try:
-        reader = csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""))
-        header = [column.strip() for column in next(reader, [])]
-        if not header:
-            raise ValueError("it is empty")
-        table = np.array([row for row in reader if row], dtype=np.float64)
-    except (ValueError, csv.Error) as error:
+        first, *lines = data.decode("utf-8-sig").splitlines() or [""]
+        if not lines:
+            raise ValueError("it has no rows")
+        header = [column.strip(' "') for column in first.split(",")]
+        table = (
+            np.loadtxt(lines, delimiter=",", ndmin=2, quotechar='"') if lines else np.empty((0, 0))
+        )
+    except ValueError as error:
         raise ValueError(f"{label!r} is not a table of numbers: {error}") from None
-    if table.ndim != 2 or table.shape[1] != len(header):
+    if table.shape[1] != len(header):
         raise ValueError(f"{label!r} has rows that do not match its {len(header)} columns")
     return header, table

@@ -7,9 +7,6 @@ report. Needs ``pip install "sorel[bench]"``.
 from __future__ import annotations
 
 import os
-import sys
-import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +17,7 @@ if TYPE_CHECKING:
     from sorel.research.reproduce.cells import Progress
     from sorel.research.reproduce.plan import Results
 
-__all__ = ["Settings", "make_settings", "reproduce", "run"]
+__all__ = ["Settings", "make_settings", "reproduce"]
 
 
 def reproduce(
@@ -88,52 +85,3 @@ def _write(results: Results, folder: Path) -> None:
     files["tables.md"] = "\n".join(parts).encode()
     for name, content in files.items():
         write_atomically(folder / name, content)
-
-
-def run(
-    out: Path,
-    *,
-    figure: str = "all",
-    datasets: Sequence[str] | None = None,
-    risks: Sequence[str] | None = None,
-    quick: bool = False,
-    jobs: int | None = None,
-    data: Path | None = None,
-) -> int:
-    """Carry out ``sorel reproduce``; return its exit code."""
-    try:
-        import joblib
-        import matplotlib  # noqa: F401 (asked for here so that its absence shows at once)
-        import pandas  # noqa: F401 (likewise)
-        import pyarrow  # noqa: F401 (likewise)
-    except ImportError as error:
-        print(f'sorel reproduce needs {error.name}: pip install "sorel[bench]"', file=sys.stderr)
-        return 1
-    from sorel.research.reproduce.cells import Progress
-    from sorel.research.reproduce.claims import claims
-
-    try:
-        settings = make_settings(figure, datasets, risks, quick)
-    except (TypeError, ValueError) as error:
-        print(f"sorel reproduce: {error}", file=sys.stderr)
-        return 2
-    progress = Progress()
-    begin = time.monotonic()
-    try:
-        jobs = joblib.cpu_count() if jobs is None else jobs
-        results = reproduce(settings, out, data=data, jobs=jobs, progress=progress)
-    except KeyboardInterrupt:
-        progress.close()
-        kept = f"stopped; finished work is kept in {out / 'cells'}"
-        print(f"{kept}: the same command goes on from there", file=sys.stderr)
-        raise
-    finally:
-        progress.close()
-    rows = claims(results)
-    width = max(len(row.verdict) for row in rows)
-    for row in rows:
-        print(f"{row.verdict:<{width}}  {row.claim}")
-    kept = f", {results.kept} of them kept from before" if results.kept else ""
-    print(f"\n{results.cells} cells{kept}, {time.monotonic() - begin:.0f} s")
-    print(f"report: {out / 'report.html'}")
-    return 0

@@ -14,17 +14,16 @@ import sys
 import threading
 import time
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sorel.engines.base import FloatArray
 from sorel.files.atomic import write_atomically
 
-FloatArray = NDArray[np.float64]
 Key = TypeVar("Key", bound=Hashable)
 
 # Seconds between two looks at whether the parent is still there.
@@ -34,13 +33,12 @@ _GLANCE = 0.5
 _NOT_NUMERIC = {"__main__.py", "cli", "estimators", "files", "research"}
 
 
-@dataclass(frozen=True)
-class Dataset:
+class Dataset(NamedTuple):
     """Training data as the experiments see them."""
 
     name: str
-    X: FloatArray = field(repr=False, compare=False)
-    y: FloatArray = field(repr=False, compare=False)
+    X: FloatArray
+    y: FloatArray
 
     @property
     def checksum(self) -> str:
@@ -57,7 +55,7 @@ class Cell(NamedTuple):
     Attributes
     ----------
     kind : str
-        Name of the experiment, a key of ``sorel.reproduce.experiments.EXPERIMENTS``.
+        Name of the experiment, a function of ``sorel.reproduce.experiments``.
     dataset : str
         Name of its data; empty where it needs none.
     parameters : str
@@ -133,8 +131,7 @@ class Progress:
         share, left = self._spent / self._total if self._total else 1.0, ""
         if 0.0 < share < 1.0:
             seconds = (time.monotonic() - self._begin) * (1.0 - share) / share
-            minutes, rest = divmod(round(seconds), 60)
-            left = f", about {f'{minutes} min {rest:02d}' if minutes else rest} s left"
+            left = f", about {timedelta(seconds=round(seconds))} left"
         self.close()
         if self._shown:
             text = self._text.format(done=self._done, share=share, left=left)
@@ -194,9 +191,15 @@ class Work:
         self.cells += len(found)
         self.kept += len(found) - len(missing)
         self.progress.start(stage, missing.values(), len(found) - len(missing))
+        from joblib import Parallel, delayed
+
         # The longest first: no process is then left alone with a long cell at the end.
-        order = sorted(missing, key=lambda cell: -missing[cell])
-        for cell, result in self._computed(order):
+        tasks = (
+            delayed(_compute)(cell, self.data.get(cell.dataset), self.path(cell), os.getpid())
+            for cell in sorted(missing, key=lambda cell: -missing[cell])
+        )
+        parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
+        for cell, result in parallel(tasks):
             found[cell] = result
             self.progress.advance(missing[cell])
         return {key: found[cell] or {} for key, cell in cells.items()}
@@ -210,30 +213,20 @@ class Work:
         passes = arguments.get("passes", 2 * arguments.get("iterations", 100))
         return float(len(arguments.get("grid", "1")) * passes * (n + 1000))
 
-    def _computed(self, cells: list[Cell]) -> Iterable[tuple[Cell, dict[str, Any]]]:
-        tasks = [(cell, self.data.get(cell.dataset), self.path(cell)) for cell in cells]
-        if min(self.jobs, len(tasks)) <= 1:
-            return (_compute(*task) for task in tasks)
-        from joblib import Parallel, delayed
-
-        parallel = Parallel(self.jobs, "loky", return_as="generator_unordered", batch_size=1)
-        done: Iterable[Any] = parallel(delayed(_compute)(*task, os.getpid()) for task in tasks)
-        return done
-
 
 def _compute(
-    cell: Cell, data: Dataset | None, path: Path, parent: int | None = None
+    cell: Cell, data: Dataset | None, path: Path, parent: int
 ) -> tuple[Cell, dict[str, Any]]:
     """Run an experiment and keep its result; all of it, or nothing."""
     from threadpoolctl import threadpool_limits
 
-    from sorel.research.reproduce.experiments import EXPERIMENTS
+    from sorel.research.reproduce import experiments
 
-    if parent is not None:
+    if os.getpid() != parent:
         end_with(parent)
     # One thread: sums are then added in the same order on every machine and for every --jobs.
     with threadpool_limits(1):
-        result = EXPERIMENTS[cell.kind](data, **cell.arguments)
+        result = getattr(experiments, cell.kind)(data, **cell.arguments)
     write_atomically(path, json.dumps(result).encode())
     return cell, result
 

@@ -1,8 +1,8 @@
 """The paper's claims, what was measured, and a verdict computed from the numbers.
 
 Each claim has a function of the results, and its words in ``texts.toml``. The table says "not
-measured" where the run does not cover it. Where a run is shorter than the full one, and methods
-that were still falling when their passes ran out would tip the verdict, it says "not enough
+measured" where the run does not cover it. A run that is shorter than the full one can show that a
+method arrives, and not that it never will: where the verdict rests on that, it is "not enough
 passes".
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ from sorel.research.reproduce.settings import (
     LABELS,
     PAPER_METHODS,
     TARGETS,
+    TEXTS,
     Settings,
     risk_label,
-    texts,
 )
 
 HOLDS, IN_PART, HOLDS_NOT = "holds", "holds in part", "does not hold"
@@ -42,9 +42,6 @@ NOT_ENOUGH = "not enough passes"
 
 # Suboptimality that counts as the optimum: the paper's plots end between 1e-6 and 1e-9.
 _LEVEL = TARGETS[1]
-
-# A run is still falling if its level at the end is this share of that in the middle, or less.
-_FALLING = 0.5
 
 # The paper's methods but SOREL.
 _RIVALS = ["sgd", "lsvrg", "prospect"]
@@ -73,7 +70,7 @@ def claims(results: Results) -> list[Claim]:
         finding = None
         if (ran or not figures) and (not dataset or dataset in results.settings.datasets):
             finding = measure(_Curves(results, next((sizes[f] for f in ran if f in sizes), 1)))
-        source, claim = texts("claims", name)
+        source, claim = TEXTS["claims"][name]
         rows.append(Claim(source, claim, *(finding or ("-", NOT_MEASURED))))
     return rows
 
@@ -87,13 +84,6 @@ def claims_table(results: Results) -> Table:
     return make_table("claims", frame, counts=counts)
 
 
-def _by_method(frame: pd.DataFrame, values: str, aggfunc: str) -> pd.DataFrame:
-    """A row per problem, a column per method."""
-    return frame.pivot_table(
-        index=["dataset", "risk"], columns="method", values=values, sort=False, aggfunc=aggfunc
-    )
-
-
 class _Curves:
     """The curves of one batch size: a row per problem, a column per method."""
 
@@ -103,34 +93,19 @@ class _Curves:
 
     def __getitem__(self, column: str) -> pd.DataFrame:
         table = reached(self.results)
-        return _by_method(table[table["batch"] == self.batch], column, "first")
-
-    @cached_property
-    def falling(self) -> pd.DataFrame:
-        """Whether each method was still falling at the end."""
-        rows = []
-        curves = self.results.curves[self.results.curves["batch"] == self.batch]
-        for key, run in curves.groupby(["dataset", "risk", "method", "seed"], sort=False):
-            level, passes = run["suboptimality"].to_numpy(), run["passes"].to_numpy()
-            middle = level[(passes >= 0.4 * passes[-1]) & (passes <= 0.6 * passes[-1])]
-            end = level[passes >= 0.9 * passes[-1]]
-            falls = len(middle) > 0 and np.median(end) <= _FALLING * np.median(middle)
-            rows.append((*key[:3], float(falls)))
-        frame = pd.DataFrame(rows, columns=["dataset", "risk", "method", "falls"])
-        return _by_method(frame, "falls", "median") >= 0.5
-
-    def settled(self, verdict: str, otherwise: str) -> str:
-        """The verdict; unless more passes, which a short run lacks, would make it the other."""
-        short = self.budget < Settings().budget(self.batch)
-        return NOT_ENOUGH if short and verdict != otherwise else verdict
-
-    def judged(
-        self, good: float, pending: float, total: float, enough: float = 1.0, some: float = 0.0
-    ) -> str:
-        """The verdict on a share of problems, `pending` of which are open at the end of the run."""
-        return self.settled(
-            _graded(good / total, enough, some), _graded((good + pending) / total, enough, some)
+        return table[table["batch"] == self.batch].pivot_table(
+            index=["dataset", "risk"], columns="method", values=column, sort=False, aggfunc="first"
         )
+
+    def judged(self, share: float, enough: float, some: float, certain: str = HOLDS) -> str:
+        """The verdict on a share of problems; `certain` is the one that more passes leave alone."""
+        verdict = _graded(share, enough, some)
+        return verdict if verdict == certain else self.unless_short(verdict)
+
+    def unless_short(self, verdict: str, pending: Any = True) -> str:
+        """A verdict that only a run of the full length can give while problems are `pending`."""
+        short = self.budget < Settings().budget(self.batch)
+        return NOT_ENOUGH if short and np.any(pending) else verdict
 
 
 def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
@@ -140,7 +115,7 @@ def _graded(share: float, enough: float = 1.0, some: float = 0.0) -> str:
 
 
 def _say(sentence: str, **facts: Any) -> str:
-    return str(texts("measured", sentence)).format(**facts)
+    return str(TEXTS["measured"][sentence]).format(**facts)
 
 
 def _count(which: Any) -> int:
@@ -156,6 +131,14 @@ def _problem(key: Any) -> str:
     return f"{name}, {risk_label(risk)}"
 
 
+def _median_ratio(sentence: str, first: pd.Series, second: pd.Series) -> str:
+    """The ratio of two methods' work where both arrive; empty where they never do."""
+    both = np.isfinite(first) & np.isfinite(second)
+    if not both.any():
+        return ""
+    return _say(sentence, both=_count(both), ratio=(first[both] / second[both]).median())
+
+
 def _converges(curves: _Curves) -> Finding:
     arrived = np.isfinite(curves["passes_1e-06"]["sorel"])
     ends, total = curves["end"]["sorel"], len(arrived)
@@ -168,33 +151,26 @@ def _converges(curves: _Curves) -> Finding:
         end=ends.max(),
         worst=_problem(ends.idxmax()),
     )
-    pending = _count(~arrived & curves.falling["sorel"])
-    return text, curves.judged(_count(arrived), pending, total, 1.0, 0.25)
+    return text, curves.judged(arrived.mean(), 1.0, 0.25)
 
 
 def _best(unit: str, competitive: bool = False) -> Callable[[_Curves], Finding]:
     def measure(curves: _Curves) -> Finding:
         table = curves[f"{unit}_1e-06"]
         own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
-        arrived, rival_arrived = np.isfinite(own), np.isfinite(rivals)
+        arrived = np.isfinite(own)
         wins = _count((own <= rivals) & arrived)
         close = _count((own <= 1.5 * rivals) & arrived)
-        both = arrived & rival_arrived
         text = _say("best", unit=unit, wins=wins, total=len(own), close=close)
-        if both.any():
-            ratio = (own[both] / rivals[both]).median()
-            text += _say("best_ratio", both=_count(both), ratio=ratio)
-        # Nobody has arrived, and this method may be the first.
-        pending = _count(~arrived & ~rival_arrived & curves.falling["sorel"])
+        text += _median_ratio("best_ratio", own, rivals)
         good = close if competitive else wins
-        return text, curves.judged(good, pending, len(own), 0.5, 0.2)
+        return text, curves.judged(good / len(own), 0.5, 0.2)
 
     return measure
 
 
 def _stalling(curves: _Curves) -> Finding:
-    ends, falling = curves["end"], curves.falling[["lsvrg", "prospect"]]
-    parts = []
+    ends, parts = curves["end"], []
     for level in (_LEVEL, 1e-9):
         stuck = ends[["lsvrg", "prospect"]] > level
         both = stuck.all(axis=1)
@@ -206,23 +182,19 @@ def _stalling(curves: _Curves) -> Finding:
             "free": _count(both & (ends["sorel-auto"] <= level)),
         }
         parts.append(_say("stalling", level=level, total=len(ends), **counts))
-    stuck = ends[["lsvrg", "prospect"]] > _LEVEL
-    shares = (float(which.mean().min()) for which in (stuck, stuck & ~falling))
-    return "; ".join(parts), curves.settled(*(_graded(share, 1 / 3, 0.1) for share in shares))
+    share = (ends[["lsvrg", "prospect"]] > _LEVEL).mean().min()
+    return "; ".join(parts), curves.judged(share, 1 / 3, 0.1, certain=HOLDS_NOT)
 
 
 def _sgd_biased(curves: _Curves) -> Finding:
     ends, arrived = curves["end"]["sgd"], np.isfinite(curves["passes_1e-09"]["sgd"])
     text = _say("sgd_biased", reach=_count(arrived), **_end_levels(ends))
-    pending = _count(~arrived & curves.falling["sgd"])
-    return text, curves.judged(_count(~arrived), -pending, len(ends), 1.0, 0.5)
+    return text, curves.judged((~arrived).mean(), 1.0, 0.5, certain=HOLDS_NOT)
 
 
 def _smoothing(curves: _Curves) -> Finding:
     ends = curves["end"]["drago"]
-    above = ends > _LEVEL
-    pending = _count(above & curves.falling["drago"])
-    verdict = curves.judged(_count(above), -pending, len(ends), 0.9, 0.1)
+    verdict = curves.judged((ends > _LEVEL).mean(), 0.9, 0.1, certain=HOLDS_NOT)
     return _say("smoothing", **_end_levels(ends)), verdict
 
 
@@ -253,20 +225,17 @@ def _deterministic(curves: _Curves) -> Finding:
 def _single_loop(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"]
     own, other = table["sorel"], table["stochastic_pd"]
-    arrived, other_arrived = np.isfinite(own), np.isfinite(other)
-    slower, both = _count((other > own) & arrived), arrived & other_arrived
-    text = _say("single_loop", slower=slower, total=len(own), never=_count(~other_arrived))
-    if both.any():
-        ratio = (other[both] / own[both]).median()
-        text += _say("single_loop_ratio", both=_count(both), ratio=ratio)
-    return text, curves.judged(slower, _count(~arrived & ~other_arrived), len(own), 0.8, 0.2)
+    slower = _count((other > own) & np.isfinite(own))
+    text = _say("single_loop", slower=slower, total=len(own), never=_count(~np.isfinite(other)))
+    text += _median_ratio("single_loop_ratio", other, own)
+    return text, curves.judged(slower / len(own), 0.8, 0.2)
 
 
 def _power_passes(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["power"]
     ours, theirs = table["sorel"], table["prospect"]
-    neither = _count(~np.isfinite(theirs) & ~np.isfinite(ours))
-    verdict = curves.judged(_count(theirs < ours), neither, len(table))
+    neither = ~np.isfinite(theirs) & ~np.isfinite(ours)
+    verdict = curves.unless_short(_graded((theirs < ours).mean()), neither)
     return _say("power_passes", pairs=_pairs(theirs, ours)), verdict
 
 
@@ -274,9 +243,8 @@ def _kin8nm(curves: _Curves) -> Finding:
     table = curves["passes_1e-06"].loc["kin8nm"]
     own, rivals = table["sorel"], table[_RIVALS].min(axis=1)
     arrived = np.isfinite(own)
-    good = _count((own <= 2.0 * rivals) & arrived)
-    pending = _count(~arrived & (2.0 * rivals > curves.budget))
-    return _say("kin8nm", pairs=_pairs(own, rivals)), curves.judged(good, pending, len(table))
+    verdict = curves.unless_short(_graded(((own <= 2.0 * rivals) & arrived).mean()), ~arrived)
+    return _say("kin8nm", pairs=_pairs(own, rivals)), verdict
 
 
 def _pairs(first: pd.Series, second: pd.Series) -> str:
@@ -320,7 +288,7 @@ def _batches_gain(curves: _Curves) -> Finding:
         both = np.isfinite(plain) & np.isfinite(batched)
         if not both.any():
             text = _say("batches_gain_never", method=LABELS[method])
-            return text, curves.settled(NOT_MEASURED, HOLDS)
+            return text, curves.unless_short(NOT_MEASURED)
         gain = (plain[both] / batched[both]).median()
         time = gain / (per_pass[large, method] / per_pass[1, method])
         gains += [gain, time]
@@ -337,7 +305,7 @@ def _power_batch(curves: _Curves) -> Finding:
         return None
     passes = rows.set_index("method")["passes_1e-06"]
     if not np.isfinite(passes).any():
-        return _say("power_batch_never"), curves.settled(NOT_MEASURED, HOLDS)
+        return _say("power_batch_never"), curves.unless_short(NOT_MEASURED)
     best, own = str(passes.idxmin()), passes["sorel"]
     text = _say("power_batch", own=_passes(own), best=LABELS[best], passes=_passes(passes[best]))
     if best == "sorel":
@@ -390,25 +358,16 @@ def _stability(curves: _Curves) -> Finding:
         return None
     table = late_levels(results)
     tuned, stable, default = (table[table["run"] == run] for run in LATE_RUNS)
-    lost, parts = 0, []
+    lost, parts = _count(tuned["lost"]), []
     if len(tuned):
-        lost = _count(tuned["lost"])
-        parts.append(
-            _say(
-                "stability",
-                tuned=lost,
-                total=len(tuned),
-                iterations=tuned["iterations"].max(),
-                stable=_count(stable["lost"]),
-                default=_count(default["lost"]),
-            )
-        )
+        mended = {"stable": _count(stable["lost"]), "default": _count(default["lost"])}
+        facts = {"total": len(tuned), "iterations": tuned["iterations"].max(), **mended}
+        parts.append(_say("stability", tuned=lost, **facts))
     fixed = table[table["run"].isin(FIXED_RUNS)].set_index("run")
     if len(fixed):
         name, risk, setting = INSTABILITY
+        runs = fixed.rename(columns={"at iteration": "at"}).loc[:, ["lowest", "at", "end"]]
         labels = {"fixed paper": "stochastic", "fixed exact paper": "exact inner solves"}
-        columns = {"lowest": "lowest", "at iteration": "at", "end": "end"}
-        runs = fixed[list(columns)].rename(columns=columns)
         words = (_say("stability_run", label=labels[run], **runs.loc[run]) for run in labels)
         facts = {"runs": ", ".join(words), "auto": fixed.loc["fixed auto", "end"], **setting}
         parts.append(_say("stability_fixed", problem=_problem((name, risk)), **facts))
@@ -440,7 +399,7 @@ def _knob_free(curves: _Curves) -> Finding:
 def _follows_theorem(curves: _Curves) -> Finding:
     tuning = curves.results.tuning
     chosen = tuning[tuning["chosen"] & (tuning["method"] == "sorel")]
-    known = curves.results.constants.set_index(["dataset", "risk"])["G_vector"]
+    known = curves.results.optima.set_index(["dataset", "risk"])["G_vector"]
     # The theorem has eta_k tau_k = 1 / (2 G^2), the experiments 20 C.
     ratio = [40.0 * row.C * float(known[row.dataset, row.risk]) ** 2 for row in chosen.itertuples()]
     text = _say("follows_theorem", low=min(ratio), high=max(ratio))
@@ -459,21 +418,21 @@ def _cvar_weights(_: _Curves) -> Finding:
 
 
 def _lipschitz(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     ratio = constants["G_vector"] / constants["G_one"]
     text = _say("lipschitz", low=ratio.min(), high=ratio.max())
     return text, HOLDS_NOT if ratio.max() > 1.0 else HOLDS
 
 
 def _smoothness(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     factor = constants.groupby("risk", sort=False)["n_sigma_n"].max()
     words = ", ".join(f"{risk_label(str(risk))} {value:.3g}" for risk, value in factor.items())
     return _say("smoothness", factors=words), HOLDS_NOT if factor.max() > 1.0 else HOLDS
 
 
 def _sublevel(curves: _Curves) -> Finding:
-    constants = curves.results.constants
+    constants = curves.results.optima
     ratio = constants["G_sublevel"] / constants["G_one"]
     return _say("sublevel", low=ratio.min(), high=ratio.max()), IN_PART
 

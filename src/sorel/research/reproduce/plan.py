@@ -7,7 +7,6 @@ module only reads a :class:`Results`.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
@@ -55,12 +54,8 @@ FIXED_RUNS = {
 
 _PROBLEM = ["dataset", "risk"]
 _GRID = [*_PROBLEM, "batch", "method"]
-_OPTIMUM = ["optimum", "start", "relative_gap", "seconds"]
-
-_DATA_HELP = (
-    "the copies in the package are damaged: install it again, name the folder of their CSV files "
-    "with --data DIR or in $SOREL_DATA, or ask for other sets, e.g. --datasets diabetes generated"
-)
+_CONSTANTS = ["n", "G_one", "G_vector", "n_sigma_n", "G_sublevel"]
+_OPTIMUM = ["optimum", "start", "relative_gap", "seconds", *_CONSTANTS]
 
 
 @dataclass(eq=False)
@@ -73,7 +68,8 @@ class Results:
     datasets : DataFrame
         name, n, d, checksum.
     optima : DataFrame
-        dataset, risk, optimum, start, relative_gap, seconds.
+        dataset, risk, optimum, start, relative_gap, seconds, and constants of the analysis at the
+        optimum: n, G_one, G_vector, n_sigma_n, G_sublevel.
     tuning : DataFrame
         dataset, risk, batch, method, alpha, C, score (mean over seeds, as suboptimality), chosen,
         and passes to each target (mean over seeds).
@@ -85,8 +81,8 @@ class Results:
     late : DataFrame
         dataset, risk, run, iteration, suboptimality of long runs, named by `LATE_RUNS` on every
         problem and by `FIXED_RUNS` on one with a fixed setting.
-    costs, constants : DataFrame
-        CPU seconds per pass; constants of the analysis.
+    costs : DataFrame
+        CPU seconds per pass.
     plane, toy : dict
         Figure 1 and the appendix's example.
     """
@@ -98,28 +94,23 @@ class Results:
     curves: pd.DataFrame
     late: pd.DataFrame
     costs: pd.DataFrame
-    constants: pd.DataFrame
     plane: dict[str, Any] | None = None
     toy: dict[str, Any] | None = None
     least: float = 0.0
     code: str = field(default_factory=code_version)
-    seconds: float = 0.0
     cells: int = 0
     kept: int = 0
 
 
 def load_data(settings: Settings, folder: str | os.PathLike[str] | None) -> dict[str, Dataset]:
-    """The datasets by name, or a FileNotFoundError that says how to provide them."""
+    """The datasets by name."""
     data, wanted = {}, dict.fromkeys(settings.datasets)
     # Figure 1 shows yacht, unless only sets outside the paper are asked for.
     if "1" in settings.figures and not wanted.keys().isdisjoint(PAPER_DATASETS):
         wanted["yacht"] = None
     for name in wanted:
         if name in PAPER_DATASETS:
-            try:
-                X, y = load_paper_dataset(name, folder)
-            except FileNotFoundError as error:
-                raise FileNotFoundError(f"{error}\n{_DATA_HELP}") from None
+            X, y = load_paper_dataset(name, folder)
         else:
             raw = load_diabetes() if name == "diabetes" else make_two_populations(n=400, d=5)[:2]
             X, _, y, _ = split_standardized(*raw)
@@ -135,16 +126,12 @@ def collect(
     progress: Progress | None = None,
 ) -> Results:
     """Compute or read every cell, and put the numbers in order."""
-    begin = time.monotonic()
     work = Work(folder, data, jobs, progress)
     done = work.run("optima", _first_cells(settings, data))
     rows = [{**_labels(key, _PROBLEM), **each} for key, each in done.items() if key[0] == "optimum"]
     optima = pd.DataFrame(rows, columns=[*_PROBLEM, *_OPTIMUM])
     tuning = _tuning(settings, work.run("tuning", _tune_cells(settings, optima)), optima)
     last = {**_curve_cells(settings, tuning), **_late_cells(settings, tuning, optima)}
-    for row in rows:
-        key = row["dataset"], row["risk"]
-        last["constants", *key] = cell("constants", key[0], risk=key[1], w=row["w"])
     results = work.run("curves", last)
     labels = [*_GRID, "seed"]
     curves = _runs(results, "curve", labels, ["passes", "seconds", "objective"], optima)
@@ -170,14 +157,8 @@ def collect(
             ],
             columns=["dataset", "method", "seconds_per_pass"],
         ),
-        constants=pd.DataFrame(
-            {**_labels(key, _PROBLEM), **result}
-            for key, result in results.items()
-            if key[0] == "constants"
-        ),
         plane=done.get(("plane",)),
         toy=done.get(("toy",)),
-        seconds=time.monotonic() - begin,
         cells=work.cells,
         kept=work.kept,
     )
@@ -197,9 +178,8 @@ def _first_cells(settings: Settings, data: Mapping[str, Dataset]) -> Keyed:
             keyed["cost", name] = cell("cost", name, risk=settings.risks[0], epochs=20)
     if "1" in settings.figures:
         name = "yacht" if "yacht" in data else settings.datasets[0]
-        arguments = {"iterations": 200, "eta": 1.0, "resolution": 81}
-        arguments["tolerance"] = settings.tolerance
-        keyed["plane",] = cell("plane", name, risk="extremile:2.5", **arguments)
+        how = {"iterations": 200, "eta": 1.0, "resolution": 81, "tolerance": settings.tolerance}
+        keyed["plane",] = cell("plane", name, risk="extremile:2.5", **how)
         keyed["toy",] = cell("toy", start=0.5, alpha=0.5, steps=60, iterations=12)
     return keyed
 
@@ -210,17 +190,10 @@ def _tune_cells(settings: Settings, optima: pd.DataFrame) -> Keyed:
     for row in optima.itertuples():
         values = [row.optimum + target * (row.start - row.optimum) for target in TARGETS]
         for batch, method, seed in product(settings.batches, PAPER_METHODS, seeds):
-            keyed["tune", row.dataset, row.risk, batch, method, seed] = cell(
-                "tune",
-                row.dataset,
-                risk=row.risk,
-                method=method,
-                batch=batch,
-                seed=seed,
-                passes=settings.budget(batch),
-                grid=settings.grid(method),
-                values=values,
-            )
+            run = {"risk": row.risk, "method": method, "batch": batch, "seed": seed}
+            goal = {"passes": settings.budget(batch), "grid": settings.grid(method)}
+            key = ("tune", row.dataset, row.risk, batch, method, seed)
+            keyed[key] = cell("tune", row.dataset, values=values, **run, **goal)
     return keyed
 
 
@@ -231,17 +204,10 @@ def _curve_cells(settings: Settings, tuning: pd.DataFrame) -> Keyed:
     for key in product(settings.datasets, settings.risks, settings.batches, methods):
         name, risk, batch, method = key
         setting = chosen.loc[key].dropna().to_dict() if method in PAPER_METHODS else {}
+        run = {"risk": risk, "method": method, "batch": 1 if method in FULL_METHODS else batch}
+        run |= {"passes": settings.budget(batch), "setting": setting}
         for seed in range(1, settings.seeds + 1):
-            keyed["curve", *key, seed] = cell(
-                "curve",
-                name,
-                risk=risk,
-                method=method,
-                batch=1 if method in FULL_METHODS else batch,
-                seed=seed,
-                passes=settings.budget(batch),
-                setting=setting,
-            )
+            keyed["curve", *key, seed] = cell("curve", name, seed=seed, **run)
     return keyed
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from sorel.research.reproduce.claims import HOLDS, HOLDS_NOT, IN_PART, Claim, claims
 from sorel.research.reproduce.plan import Results
 from sorel.research.reproduce.result_tables import Table, knob_free, number
-from sorel.research.reproduce.settings import risk_label, texts
+from sorel.research.reproduce.settings import TEXTS, risk_label
 
 # Which tables follow which figure.
 _SECTIONS: dict[str, tuple[str, ...]] = {
@@ -44,7 +44,6 @@ def render(results: Results, tables: Sequence[Table], figures: dict[str, Path]) 
     page = resources.files("sorel.research.reproduce") / "report.html"
     return Template(page.read_text(encoding="utf-8")).substitute(
         facts="".join(f"<li><b>{escape(v)}</b>{escape(what)}</li>" for v, what in _facts(results)),
-        claims_head="".join(_head(name, False) for name in ("claim", "measured", "verdict")),
         claims="".join(map(_claim, claims(results))),
         sections="\n".join(sections),
         provenance="".join(f"<li>{escape(fact)}</li>" for fact in _provenance(results)),
@@ -53,16 +52,16 @@ def render(results: Results, tables: Sequence[Table], figures: dict[str, Path]) 
 
 def _facts(results: Results) -> Iterable[tuple[str, str]]:
     if not results.optima.empty:
-        yield f"{results.optima['relative_gap'].max():.0e}", texts("facts", "gap")
+        yield f"{results.optima['relative_gap'].max():.0e}", TEXTS["facts"]["gap"]
     if not results.curves.empty:
-        yield f"{results.least:.0e}", texts("facts", "least")
+        yield f"{results.least:.0e}", TEXTS["facts"]["least"]
         for batch in results.settings.batches:
             ratio = knob_free(results, batch)["ratio 1e-06"].median()
             how = "no mini-batches" if batch == 1 else f"batches of {batch}"
-            yield f"{ratio:.2f}", texts("facts", "ratio").format(how=how)
+            yield f"{ratio:.2f}", TEXTS["facts"]["ratio"].format(how=how)
     verdicts = [claim.verdict for claim in claims(results)]
     counts = (str(verdicts.count(verdict)) for verdict in _KINDS)
-    yield " / ".join(counts), texts("facts", "verdicts")
+    yield " / ".join(counts), TEXTS["facts"]["verdicts"]
 
 
 def _claim(claim: Claim) -> str:
@@ -74,7 +73,7 @@ def _claim(claim: Claim) -> str:
 
 
 def _figure(name: str, path: Path) -> str:
-    title, caption = map(escape, texts("figures", name))
+    title, caption = map(escape, TEXTS["figures"][name])
     data = base64.b64encode(path.read_bytes()).decode()
     wide = ' class="wide"' if name in ("figure2", "figure3", "knob_free") else ""
     return (
@@ -126,6 +125,6 @@ def _provenance(results: Results) -> Iterable[str]:
     }
     names = ("seeds", "passes", "suboptimality", "times", "code")
     return (
-        texts("provenance", name).format(**facts)
+        TEXTS["provenance"][name].format(**facts)
         for name in (("quick", *names) if settings.quick else names)
     )

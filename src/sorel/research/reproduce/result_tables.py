@@ -17,8 +17,8 @@ from sorel.research.reproduce.settings import (
     LABELS,
     PAPER_METHODS,
     TARGETS,
+    TEXTS,
     risk_label,
-    texts,
 )
 
 KEYS = ["dataset", "risk", "batch", "method"]
@@ -39,7 +39,7 @@ class Table:
 def make_table(name: str, frame: pd.DataFrame, batch: int = 1, **facts: Any) -> Table:
     """A table with the words of ``texts.toml``, and names of risks as the paper writes them."""
     how = "without mini-batches" if batch == 1 else f"with mini-batches of {batch}"
-    title, note = (text.format(how=how, **facts) for text in texts("tables", name))
+    title, note = (text.format(how=how, **facts) for text in TEXTS["tables"][name])
     if "risk" in frame:
         frame = frame.assign(risk=frame["risk"].map(risk_label))
     return Table(name if batch == 1 else f"{name}_batch", title, note, frame)
@@ -65,8 +65,6 @@ def reached(results: Results) -> pd.DataFrame:
         row["end"] = float(np.mean(level[-(1 if row["method"] in RARELY else LAST) :]))
         row["lowest"] = float(level.min())
         rows.append(row)
-    if not rows:
-        return pd.DataFrame(columns=[*KEYS, "end", "lowest"])
     return pd.DataFrame(rows).groupby(KEYS, sort=False).median().reset_index()
 
 
@@ -126,12 +124,8 @@ def all_tables(results: Results) -> list[Table]:
     tables = [_datasets(results), _settings(results)]
     for batch in settings.batches:
         facts = {"seeds": settings.seeds, "budget": settings.budget(batch)}
-        frame = _levels(results, batch, ALL_METHODS)
-        tables.append(make_table("reached", frame, batch, **facts))
-    for batch in settings.batches:
-        frame = _levels(results, batch, APPENDIX_METHODS)
-        tables.append(make_table("appendix", frame, batch))
-    for batch in settings.batches:
+        for name, methods in (("reached", ALL_METHODS), ("appendix", APPENDIX_METHODS)):
+            tables.append(make_table(name, _levels(results, batch, methods), batch, **facts))
         frame = knob_free(results, batch)
         frame = frame.drop(columns=frame.filter(like="grid ratio"))
         tables.append(make_table("knob_free", frame, batch))
@@ -149,7 +143,7 @@ def _datasets(results: Results) -> Table:
         values = optima[optima["risk"] == risk].set_index("dataset")["optimum"]
         frame[f"F*, {risk_label(risk)}"] = frame["dataset"].map(values).map("{:.12f}".format)
     facts = {"gap": optima["relative_gap"].max(), "milliseconds": 1000 * optima["seconds"].max()}
-    return make_table("datasets", frame, certified=texts("measured", "certified").format(**facts))
+    return make_table("datasets", frame, certified=TEXTS["measured"]["certified"].format(**facts))
 
 
 def _settings(results: Results) -> Table:
@@ -188,7 +182,7 @@ def _levels(results: Results, batch: int, methods: tuple[str, ...]) -> pd.DataFr
 def _late(results: Results) -> Table:
     name, risk, setting = INSTABILITY
     frame = late_levels(results)
-    frame["run"] = [texts("late_runs", run).format(**setting) for run in frame["run"]]
+    frame["run"] = [TEXTS["late_runs"][run].format(**setting) for run in frame["run"]]
     frame["lost"] = np.where(frame["lost"], "yes", "no")
     return make_table("late", frame, problem=f"{name} with {risk_label(risk)}")
 
@@ -213,7 +207,7 @@ def _constants(results: Results) -> Table:
         "n_sigma_n": "n sigma_n",
         "G_sublevel": "G on the sublevel set",
     }
-    frame = results.constants
+    frame = results.optima
     frame = frame.assign(ratio=frame["G_vector"] / frame["G_one"])
     frame = frame[["dataset", "risk", "n", *names]].rename(columns=names)
     return make_table("constants", frame)
@@ -228,8 +222,6 @@ def number(value: Any) -> str:
     >>> number(1234.5), number(3.14159), number(2e-13), number(float("inf"))
     ('1234', '3.14', '2.0e-13', '-')
     """
-    if isinstance(value, (bool, np.bool_)):
-        return "yes" if value else "no"
     if not isinstance(value, (float, np.floating)):
         return str(value)
     size = abs(float(value))
