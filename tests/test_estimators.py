@@ -442,6 +442,8 @@ def test_where_the_mean_cannot_be_kept(settings, convert, message):
     X, y = skewed()
     with pytest.raises(ValueError, match=message):
         SpectralRiskRegressor(**settings).fit(convert(X), np.abs(y))
+    with pytest.raises(ValueError, match="must be True or False for labels, got 'mean'"):
+        SpectralRiskClassifier(fit_intercept="mean").fit(X, y > 0.0)
 
 
 def test_class_weights_are_sample_weights():

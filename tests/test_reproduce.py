@@ -23,7 +23,7 @@ from sorel.reproduce.claims import HOLDS, HOLDS_NOT, IN_PART, NOT_ENOUGH, NOT_ME
 from sorel.reproduce.experiments import constants, late, plane, trace, trace_lbfgs
 from sorel.reproduce.plan import FIXED_RUNS, Results, collect, load_data
 from sorel.reproduce.result_tables import late_levels
-from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, make_settings, texts
+from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, TEXTS, make_settings
 
 METHODS = (*ALL_METHODS, *APPENDIX_METHODS)
 TINY = Settings(
@@ -163,11 +163,11 @@ def test_what_the_claims_say_of_known_curves():
     sizes = pd.DataFrame(PROBLEMS, columns=["dataset", "risk"])
     results = Results(
         Settings(datasets=("power", "kin8nm"), risks=("esrm:2", "cvar:0.5")),
-        pd.DataFrame({"dataset": ["kin8nm", "power"], "n": [60, 90]}), pd.DataFrame(),
+        pd.DataFrame({"dataset": ["kin8nm", "power"], "n": [60, 90]}),
+        sizes.assign(G_one=0.5, G_vector=2.0, G_sublevel=10.0, n_sigma_n=2.0),
         pd.DataFrame(tuning), pd.concat(curves), pd.concat(late_runs),
         pd.DataFrame({"dataset": "power", "method": ["prospect", "sorel", "prospect-projecting"],
                       "seconds_per_pass": [4.0, 2.0, 16.0]}),
-        sizes.assign(G_one=0.5, G_vector=2.0, G_sublevel=10.0, n_sigma_n=2.0),
         {"optimum": 1.0, "paths": {"without": {"objective": none + 2.0, "w": none},
                                    "with": {"objective": none + 1.0, "w": none}}},
         {"paths": {"without": [0.0, 1.0, -1.0, 1.0, -1.0], "with": [0.0]}}, -1e-14,
@@ -175,7 +175,7 @@ def test_what_the_claims_say_of_known_curves():
     assert late_levels(results)["at iteration"].tolist() == [0, 50, 0]
     said = {claim.claim: claim for claim in claims(results)}
     for name, (verdict, words) in SAYINGS.items():
-        found = said[texts("claims", name)[1]]
+        found = said[TEXTS["claims"][name][1]]
         assert (name, found.verdict) == (name, verdict), found.measured
         pattern = re.escape(words).replace(r"\ \.\.\ ", ".*")
         assert re.search(pattern, found.measured), found.measured

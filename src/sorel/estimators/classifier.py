@@ -164,6 +164,10 @@ class ClassifierFace(ClassifierMixin, ToSklearn, SpectralModel):  # type: ignore
 
     def _encode(self, y: Any) -> tuple[Any, Loss]:
         """Set classes_; return the codes of the labels and the loss for that many classes."""
+        if isinstance(self.fit_intercept, str):
+            raise ValueError(
+                f"fit_intercept must be True or False for labels, got {self.fit_intercept!r}"
+            )
         if is_tensor(y):
             labels, codes = _tensors().distinct(y)
             # So many of each that nobody takes them for numbers.
