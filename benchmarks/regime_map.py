@@ -41,7 +41,7 @@ PENALTIES = ("L2", "ElasticNet", "NonNegative", "Box", "Simplex")
 RISKS = ("mean", "cvar:0.5", "cvar:0.1", "cvar:0.02", "esrm:2", "extremile:2.5")
 CLASSES = 4
 
-# Rows, columns and condition by powers of ten, and numbers in X at most.
+# Rows, columns and condition by powers of ten, and entries of X at most.
 ROWS, COLUMNS, CONDITIONS = (2.0, 6.0), (0.0, 4.0), (0.0, 8.0)
 MOST_NUMBERS, QUICK_NUMBERS = 2e7, 1e5
 

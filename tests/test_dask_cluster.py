@@ -69,7 +69,7 @@ def traffic(monkeypatch):
 
     def counted(partitions, addresses, messages):
         replies = send(partitions, addresses, messages)
-        if messages[0].program[0][0] != "settle":
+        if messages[0].program[0][0] != "place":
             traffic.rounds += 1
             traffic.bytes += sum(len(pickle.dumps(part)) for part in (*messages, *replies))
         return replies

@@ -204,7 +204,7 @@ class LazyCoefficients {
     }
 
     // Bring every coefficient up to date and write the values to W.
-    void settle(Matrix<double> W) {
+    void catch_up(Matrix<double> W) {
         for (index j = 0; j < p_; ++j) {
             if (j < d_) catch_up(j);
             for (index c = 0; c < outputs_; ++c) W(c, j) = value(j, c);

@@ -124,7 +124,7 @@ void svrg_steps(Arrays<Index, T> arrays, Vector<const double> y, int code, doubl
     }
     LazyCoefficients<Index, T> w(X, d, W, drift, 1.0, 1.0, rule);
     svrg(w, sample, y, slopes, scale, indices, batch);
-    w.settle(W);
+    w.catch_up(W);
     if (summed)
         for (index j = 0; j < W.shape[1]; ++j)
             for (index c = 0; c < W.shape[0]; ++c) total(c, j) += w.total(j, c);
@@ -137,7 +137,7 @@ void minibatch_steps(Arrays<Index, T> X, Vector<const double> y, int code, doubl
     LazyCoefficients<Index, T> w(rows_of<Index, T>(X), columns_of(rule), W, drift, 1.0, 1.0,
                                  rule_of(rule));
     minibatch(w, {W.shape[0], code, delta}, y, sigma, indices);
-    w.settle(W);
+    w.catch_up(W);
 }
 
 // Steps of a method with tables, `run(w)`, in which the mean gradient drives the coefficients.
@@ -148,7 +148,7 @@ void table_steps(const Arrays<Index, T>& X, Matrix<double> mean, Matrix<double> 
     LazyCoefficients<Index, T> w(rows_of<Index, T>(X), columns_of(arguments), W, mean, -rule.step,
                                  -rule.free_step, rule);
     run(w);
-    w.settle(W);
+    w.catch_up(W);
     for (index j = 0; j < W.shape[1]; ++j)
         for (index c = 0; c < W.shape[0]; ++c) mean(c, j) = w.driver(j, c);
 }

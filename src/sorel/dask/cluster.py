@@ -120,7 +120,7 @@ class Partitions:
         self.addresses: list[str] = []
         # For each worker the partitions that it holds, in its own order.
         self.holdings: list[list[int]] = []
-        self._settle()
+        self._place()
 
     @property
     def data(self) -> str:
@@ -182,7 +182,7 @@ class Partitions:
 
     # Homes.
 
-    def _settle(self) -> None:
+    def _place(self) -> None:
         """Give every worker a home for the partitions in its memory."""
         deadline = time.monotonic() + _patience()
         while True:
@@ -192,7 +192,7 @@ class Partitions:
                 self.addresses = sorted(holders)
                 self.holdings = [sorted(holders[address]) for address in self.addresses]
                 messages = [
-                    Message(self.data, "", [("settle", self._keys(held), self.layout)], [])
+                    Message(self.data, "", [("place", self._keys(held), self.layout)], [])
                     for held in self.holdings
                 ]
                 replies = self._send(self.addresses, messages)
@@ -281,7 +281,7 @@ class Partitions:
             logger.warning("lost the workers %s with %s", ", ".join(lost), shards)
             self._leave([address for address in self.addresses if address not in lost])
             self.epoch += 1
-            self._settle()
+            self._place()
 
     # The order of the rows.
 

@@ -44,7 +44,7 @@ class PartitionFacts(NamedTuple):
     Attributes
     ----------
     rows, bytes, data_type
-        Its size, and the type of the numbers in X.
+        Its size, and the type of the entries of X.
     weight, least_weight, largest_weight : float
         Sum and range of the sample weights, 1 each where there are none.
     labels, label_counts, label_weights : array or None

@@ -23,6 +23,7 @@ import numpy as np
 
 import sorel._core as _core
 from sorel._lib.copies import shallow_copy
+from sorel._lib.floats import EPS
 from sorel.dask import bins
 from sorel.dask.cluster import Each, Partitions, WorkersLostError
 from sorel.dask.shards import Ref, added
@@ -39,8 +40,6 @@ from sorel.engines.base import (
 from sorel.engines.intercepts import InterceptStatistics
 from sorel.engines.stochastic import SINGLE
 from sorel.projection.thresholds import MAX_TRIALS, Thresholder
-
-_EPS = float(np.finfo(np.float64).eps)
 
 # Bins of a worker at the start.
 BINS = 4096
@@ -131,7 +130,7 @@ class DaskEngine(Engine):
     n_features : int
         Columns of X.
     data_type : dtype
-        Type of the numbers in X.
+        Type of the entries of X.
     bins : int, optional
         Bins of each worker to start with; the setting ``sorel.bins`` of Dask, or 4096.
     precision : float, default=1e-6
@@ -507,7 +506,7 @@ class DaskEngine(Engine):
         if self._levels is None:
             # Weights of bins are differences of the cumulative risk, off by rounding errors of 1.
             items = self.bins * len(self.partitions.addresses)
-            error = _EPS**2 * items * added(sums)[3]
+            error = EPS**2 * items * added(sums)[3]
         largest = np.max([part[5:] for part in facts], axis=0)
         return RoundingFacts(mass, float(error) ** 0.5, *means, *largest)
 

@@ -75,7 +75,7 @@ class _OnCluster(SpectralFit):
         self._fit(data, loss)
 
     def _problem(self, data: WeightedRows, loss: str | Loss, penalty: Penalty) -> Problem:
-        engine = data.X.settle(
+        engine = data.X.make_engine(
             parse_loss(loss),
             parse_risk(self.risk),
             getattr(self, "classes_", None),

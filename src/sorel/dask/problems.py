@@ -53,7 +53,7 @@ class Loaded:
         mean = np.sum([part for part, _ in sums], axis=0) / self.total
         return mean, sum(part for _, part in sums) / self.total
 
-    def settle(
+    def make_engine(
         self,
         loss: Loss,
         risk: Risk,
@@ -147,5 +147,5 @@ def open_problem(
     options = {"loss": loss, "means": False, "name": "sorel-problem"}
     with loaded_rows(client, X, y, sample_weight, **options) as loaded:
         classes = np.unique(loaded.labels()) if loss.is_classifier else None
-        engine = loaded.settle(loss, risk, classes, bool(fit_intercept), precision, bins)
+        engine = loaded.make_engine(loss, risk, classes, bool(fit_intercept), precision, bins)
         yield Problem.from_engine(engine, penalty)

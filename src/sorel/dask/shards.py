@@ -535,7 +535,7 @@ class Message(NamedTuple):
     data, run : str
         Which home and which session it is for.
     program : list
-        Operations of :class:`Session`, with their arguments; or "settle" or "leave" alone.
+        Operations of :class:`Session`, with their arguments; or "place" or "leave" alone.
     ended : list of str
         Runs that are over.
     """
@@ -556,8 +556,8 @@ async def answer(message: Message, dask_worker: Any) -> Any:
 def _act(message: Message, worker: Any) -> Any:
     key = worker.address, message.data
     name, *args = message.program[0]
-    if name == "settle":
-        return _settle(key, worker, *args)
+    if name == "place":
+        return _place(key, worker, *args)
     if name == "leave":
         return _HOMES.pop(key, None) is not None
     if key not in _HOMES:
@@ -568,7 +568,7 @@ def _act(message: Message, worker: Any) -> Any:
     return home.session(message.run).run(message.program)
 
 
-def _settle(key: tuple[str, str], worker: Any, names: list[Any], layout: Layout) -> bool:
+def _place(key: tuple[str, str], worker: Any, names: list[Any], layout: Layout) -> bool:
     """Make the home from partitions in the worker's memory; False if some are not there."""
     if any(name not in worker.data for name in names):
         return False

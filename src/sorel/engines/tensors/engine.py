@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from sorel._lib.copies import shallow_copy
+from sorel._lib.floats import EPS
 from sorel.engines.base import (
     Curvature,
     Differences,
@@ -39,8 +40,6 @@ from sorel.engines.tensors.matrices import Matrix, make_matrix
 from sorel.engines.tensors.projection import Blocks, make_projection
 from sorel.files.fingerprints import fingerprint_array, fingerprint_matrix
 from sorel.problem.risks import CVaR
-
-_EPS = float(np.finfo(np.float64).eps)
 
 # Up to this share of rows with a weight, products leave out the others.
 _FEW = 0.3
@@ -286,7 +285,7 @@ class TensorEngine(Engine):
             # Differences of the cumulative risk are off by rounding errors of 1 each, not of their
             # own size, which may be far less.
             used = point.losses[self._omega > 0.0]
-            weights = _EPS * float(torch.linalg.vector_norm(used))
+            weights = EPS * float(torch.linalg.vector_norm(used))
         facts = self._mean(dual.density), weights
         if loss.lower_bound > -math.inf and loss.curvature_bound < math.inf:
             return RoundingFacts(*facts)

@@ -18,9 +18,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Array = NDArray[np.float64]
+from sorel._lib.floats import EPS
 
-_EPS = float(np.finfo(np.float64).eps)
+Array = NDArray[np.float64]
 
 
 class Kernel(NamedTuple):
@@ -189,7 +189,7 @@ class Penalty(ABC):
             return math.inf
         gap, size = plain_gap(value, float(self.conjugate(v)), w, v)
         # NumPy adds in pairs, so that the error of a sum grows with the logarithm of its length.
-        return max(gap + (8.0 + math.log2(w.size)) * _EPS * size, 0.0)
+        return max(gap + (8.0 + math.log2(w.size)) * EPS * size, 0.0)
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """lim_{t -> 0+} (g(w + t delta) - g(w)) / t, for a direction that stays in the domain.
@@ -201,7 +201,7 @@ class Penalty(ABC):
         length, size = float(np.linalg.norm(delta)), float(np.linalg.norm(w))
         if length == 0.0:
             return 0.0
-        step = min(math.sqrt(_EPS) * max(size, length) / length, 1.0)
+        step = min(math.sqrt(EPS) * max(size, length) / length, 1.0)
         change = float(self.value(w + step * delta)) - float(self.value(w))
         # The square in g has changed by l2 (step w.delta + step^2 |delta|^2 / 2).
         return change / step - 0.5 * self.l2 * step * length**2
@@ -217,7 +217,7 @@ class Penalty(ABC):
         """
         w, slope = np.asarray(w, dtype=np.float64), np.asarray(slope, dtype=np.float64)
         size, length = float(np.linalg.norm(w)), float(np.linalg.norm(slope))
-        step = math.sqrt(_EPS) * (size or 1.0) / (length or 1.0)
+        step = math.sqrt(EPS) * (size or 1.0) / (length or 1.0)
         return (w - self.prox(w - step * slope, step)) / step
 
     def plus_ridge(self, extra: float) -> Penalty:
@@ -227,7 +227,7 @@ class Penalty(ABC):
     def project(self, w: ArrayLike) -> Array:
         """Euclidean projection onto the domain of g, as a new array."""
         # In a step this short only the domain counts.
-        return np.array(self.prox(np.asarray(w, dtype=np.float64), _EPS**2), dtype=np.float64)
+        return np.array(self.prox(np.asarray(w, dtype=np.float64), EPS**2), dtype=np.float64)
 
     def bounds(self, d: int) -> tuple[Array, Array] | None:
         """Bounds of the domain as two arrays of length `d`; None where there are none."""

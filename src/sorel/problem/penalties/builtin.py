@@ -20,15 +20,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._core import PURE_L2, SEPARABLE, SIMPLEX
+from sorel._lib.floats import EPS
 from sorel.problem.penalties.base import Array, Kernel, Penalty, check_number
-
-_EPS = float(np.finfo(np.float64).eps)
 
 # A point that leaves the domain by less than this, relative to its size, was rounded out of it.
 FEASIBILITY = 1e-12
 
 # A coefficient no further from its kink, relative to its size, is at the kink.
-_AT_KINK = 8.0 * _EPS
+_AT_KINK = 8.0 * EPS
 
 
 # What a penalty is, and what the base class makes of it.
@@ -104,7 +103,7 @@ class Terms(NamedTuple):
         z = z - z.max()
         x = self.at(z - self.multiplier(z))
         error = total - float(x.sum())
-        if abs(error) > 8.0 * _EPS * (float(np.abs(x).sum()) + 1.0):
+        if abs(error) > 8.0 * EPS * (float(np.abs(x).sum()) + 1.0):
             # z was far larger than x, and the multiplier lost the digits that make the sum right.
             own = self._replace(cost=0.0)
             x = own.at(x - own.multiplier(x))

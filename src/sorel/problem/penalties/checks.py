@@ -7,12 +7,13 @@ import math
 
 import numpy as np
 
+from sorel._lib.floats import EPS
 from sorel.problem.penalties.base import Array, Penalty, check_number, dot, plain_gap
 
 # Relative difference up to which what a user gives is what it must be: the formulas of a penalty
 # that belong together, and a weighting of the dual set.
 AGREEMENT = 1e-6
-_ROUNDING = 8.0 * float(np.finfo(np.float64).eps)
+_ROUNDING = 8.0 * EPS
 
 
 def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
