@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel._core import exchange, free_in_rows, mark_wrong
-from sorel._lib.floats import EPS, TINY
+from sorel._lib.floats import EPS, ROUNDED, TINY
 
 __all__ = ["Model", "Solution", "minimize"]
 
@@ -31,9 +31,6 @@ Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Marks = NDArray[np.int64]
 
-
-# Optimality is asked for up to this multiple of the rounding errors of its terms.
-TOLERANCE = 8.0 * EPS
 
 # Guesses in a row that may have no fewer wrong coordinates than the best before them.
 _PATIENCE = 3
@@ -195,7 +192,7 @@ def _guess(model: Model, face: _Face) -> Solution:
         kkt = max(kkt, float(np.abs(sums - rows @ x).max())) if len(rows) else kkt
         if not math.isfinite(kkt) or since > _PATIENCE:
             break
-        if wrong == 0 and (kkt <= TOLERANCE or not kkt < 0.5 * last):
+        if wrong == 0 and (kkt <= ROUNDED or not kkt < 0.5 * last):
             # Work off what rounding has left as long as that helps.
             if kkt > _ACCURACY:
                 break

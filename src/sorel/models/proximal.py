@@ -21,8 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dposv
 
-from sorel._lib.floats import EPS, TINY
-from sorel.models.constrained import TOLERANCE
+from sorel._lib.floats import EPS, ROUNDED, TINY
 from sorel.problem.penalties import Penalty
 
 __all__ = ["ProximalModel"]
@@ -120,7 +119,7 @@ class ProximalModel:
             self.kkt = residual / max(sum(map(_norm, terms)), TINY)
         # No more than residual^2 / (2 l2) is left to gain.
         enough = 2.0 * l2 * _FORCING * (self._start - value)
-        return self.kkt <= TOLERANCE or residual**2 <= enough
+        return self.kkt <= ROUNDED or residual**2 <= enough
 
     def _accelerate(self, u: Array) -> bool:
         """Accelerated proximal gradient steps; whether they have solved the model."""

@@ -20,14 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sorel._core import PURE_L2, SEPARABLE, SIMPLEX
-from sorel._lib.floats import EPS
+from sorel._lib.floats import EPS, ROUNDED
 from sorel.problem.penalties.base import Array, Kernel, Penalty, check_number
 
 # A point that leaves the domain by less than this, relative to its size, was rounded out of it.
 FEASIBILITY = 1e-12
-
-# A coefficient no further from its kink, relative to its size, is at the kink.
-_AT_KINK = 8.0 * EPS
 
 
 # What a penalty is, and what the base class makes of it.
@@ -61,7 +58,7 @@ class Terms(NamedTuple):
         if isinstance(self.kink, float) and self.kink == 0.0:
             return w
         moved = w - self.kink
-        return np.where(np.abs(moved) <= _AT_KINK * (np.abs(w) + np.abs(self.kink)), 0.0, moved)
+        return np.where(np.abs(moved) <= ROUNDED * (np.abs(w) + np.abs(self.kink)), 0.0, moved)
 
     def contain(self, w: Array) -> bool:
         """Whether w is in the domain, up to rounding."""

@@ -7,13 +7,12 @@ import math
 
 import numpy as np
 
-from sorel._lib.floats import EPS
+from sorel._lib.floats import ROUNDED
 from sorel.problem.penalties.base import Array, Penalty, check_number, dot, plain_gap
 
 # Relative difference up to which what a user gives is what it must be: the formulas of a penalty
 # that belong together, and a weighting of the dual set.
 AGREEMENT = 1e-6
-_ROUNDING = 8.0 * EPS
 
 
 def check_penalty(penalty: Penalty, shape: tuple[int, ...]) -> None:
@@ -60,7 +59,7 @@ coefficient.
         largest = max(float(np.abs(z).max()) for z in (points[i][0], points[j][0], u, v))
         shortest = min(points[i][1], points[j][1])
         away = np.abs(q - r) + np.abs(u - v) / shortest
-        noise = _ROUNDING * largest * float(away.sum())
+        noise = ROUNDED * largest * float(away.sum())
         if slope < penalty.l2 * square - AGREEMENT * (abs(slope) + penalty.l2 * square) - noise:
             raise ValueError(
                 f"l2={penalty.l2:g} of the {penalty.name} penalty is not its modulus of strong "
