@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["as_tensor", "is_on_device", "is_tensor", "like", "to_numpy"]
-
 # DLPack's number for memory that the host can read.
 _HOST = 1
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["import_extra"]
-
 
 def import_extra(module: str, purpose: str, extra: str = "cli") -> Any:
     """Import a module, or say how to install its package.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["EPS", "ROUNDED", "TINY"]
-
 # Distance from 1 to the next number: twice the relative error of one rounding.
 EPS = sys.float_info.epsilon
 

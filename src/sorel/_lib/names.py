@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["missing_columns"]
-
 # Columns that are listed, and suggestions for one name.
 _SHOWN, _SUGGESTED = 20, 3
 

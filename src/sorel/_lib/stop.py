@@ -7,8 +7,6 @@ run.
 
 from __future__ import annotations
 
-__all__ = ["check", "request", "requested"]
-
 _requested = 0
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["one_line", "printable", "shorten"]
-
 # Letters of somebody else's text that a message shows.
 _SHOWN = 200
 

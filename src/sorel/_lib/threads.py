@@ -21,8 +21,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Team", "by_ranges", "limit_blas", "thread_count"]
-
 _Result = TypeVar("_Result")
 
 # Ranges start at multiples of this many rows, so that two threads never write to one cache line.

@@ -9,8 +9,6 @@ import logging
 import sys
 import warnings
 
-__all__ = ["logger", "outside", "warn"]
-
 logger = logging.getLogger("sorel")
 logger.addHandler(logging.NullHandler())
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 import sorel._core as _core
 
-__all__ = ["check_indices", "checked_csr"]
-
 
 def check_indices(X: Any) -> None:
     """Refuse a sparse matrix whose arrays do not fit each other; anything else passes.

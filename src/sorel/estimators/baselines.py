@@ -25,8 +25,6 @@ from sorel.problem.penalties.builtin import FEASIBILITY
 from sorel.problem.problem import Problem
 from sorel.solvers.solve import solve_quietly
 
-__all__ = ["baselines"]
-
 FloatArray = NDArray[np.float64]
 
 # Names of the fit to the mean, as it is, moved by a constant, and recalibrated.

@@ -12,8 +12,6 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-__all__ = ["ToSklearn"]
-
 
 class ToSklearn:
     """The method `to_sklearn` of linear estimators; `_plain` names scikit-learn's."""

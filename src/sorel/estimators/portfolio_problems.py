@@ -30,8 +30,6 @@ from sorel.problem.risks import Deviation, Mean, Mixture, Risk
 from sorel.solvers import Solver
 from sorel.solvers.solve import Result, solve_quietly
 
-__all__ = ["Portfolio", "Portfolios", "portfolio_penalty", "with_reward"]
-
 FloatArray = NDArray[np.float64]
 
 # Rewards that are tried for one target.

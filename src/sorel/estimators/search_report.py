@@ -25,8 +25,6 @@ from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, tail_rows
 from sorel.estimators.resampling import OrderedLosses
 from sorel.problem.risks import Mean, Risk, spelled
 
-__all__ = ["Comparison", "Fold", "SearchReport"]
-
 FloatArray = NDArray[np.float64]
 
 _CAPTION = (

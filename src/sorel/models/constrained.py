@@ -25,8 +25,6 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 from sorel._core import exchange, free_in_rows, mark_wrong
 from sorel._lib.floats import EPS, ROUNDED, TINY
 
-__all__ = ["Model", "Solution", "minimize"]
-
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Marks = NDArray[np.int64]

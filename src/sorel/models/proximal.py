@@ -24,8 +24,6 @@ from scipy.linalg.lapack import dposv
 from sorel._lib.floats import EPS, ROUNDED, TINY
 from sorel.problem.penalties import Penalty
 
-__all__ = ["ProximalModel"]
-
 Array = NDArray[np.float64]
 
 

@@ -24,8 +24,6 @@ from sorel.models.proximal import ProximalModel
 from sorel.problem.penalties import Penalty
 from sorel.problem.penalties.builtin import FEASIBILITY, Declared
 
-__all__ = ["QuadraticInfo", "minimize_quadratic", "step_of_few"]
-
 Array = NDArray[np.float64]
 
 

@@ -18,17 +18,6 @@ from sorel.engines.matrix import MAX_COPY
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.penalties import Penalty
 
-__all__ = [
-    "LARGEST_HESSIAN",
-    "WorkingSet",
-    "TooManyColumnsError",
-    "WorkingSets",
-    "may_be_inactive",
-    "carried_by_few",
-    "chooses_columns",
-    "on_few_columns",
-]
-
 Indices = NDArray[np.intp]
 
 # Parameters up to which a Hessian of all of them may be formed: 200 MB, as for rows.

@@ -20,8 +20,6 @@ from sorel._lib.threads import Team
 from sorel.problem.risks import FloatArray, Risk, normalised_sample_weight
 from sorel.projection.cores import Core, Weighted, equal_weights
 
-__all__ = ["Derivative", "Projector", "WeightSet", "project_permutahedron"]
-
 IntArray = npt.NDArray[np.int64]
 
 

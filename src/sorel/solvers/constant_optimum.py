@@ -16,8 +16,6 @@ from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.directions import Cheapest
 from sorel.solvers.state import Direction, State
 
-__all__ = ["constant_optimum", "losses_are_equal"]
-
 # The eta at which losses all but stay equal, in units of 1 / loss.
 _ETA = 1e6
 

@@ -37,8 +37,6 @@ from sorel.solvers import Solver
 from sorel.solvers.linear_programs import TailProgram
 from sorel.solvers.solve import Result, solve_quietly
 
-__all__ = ["DeviationFit", "minimize_deviation"]
-
 FloatArray = NDArray[np.float64]
 
 # Share of the tolerance that the l2 which stands in for none may cost, and the run under it.

@@ -28,8 +28,6 @@ from sorel.problem.problem import Problem
 from sorel.solvers.base import Run
 from sorel.solvers.state import CostlyError, Direction, State
 
-__all__ = ["Columns", "Products", "Cheapest", "Rows"]
-
 # Conjugate gradients end at this share of the gradient, in the norm of the preconditioner. More
 # digits would go to waste: the next step sees other ties.
 _FORCING = 0.3

@@ -20,8 +20,6 @@ from sorel.problem.penalties import Penalty
 if TYPE_CHECKING:
     from sorel.solvers.state import Direction, State
 
-__all__ = ["MAX_TRIALS", "next_length", "search"]
-
 # Trials at most. After a quarter of them each is at the geometric mean of the bracket: where
 # margins of 1e7 meet an exponential, the derivatives at its ends are too unlike for a secant.
 MAX_TRIALS = 64

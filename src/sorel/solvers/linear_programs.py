@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 from scipy.sparse.linalg import LinearOperator, lsmr
 
-__all__ = ["ProgramSolution", "TailProgram"]
-
 FloatArray = NDArray[np.float64]
 
 # Samples per parameter that enter the first round by themselves. Each round doubles them.

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from sorel.certificate.rounding import ROUNDINGS
 
-__all__ = ["EtaSchedule", "Pace", "next_damping"]
-
 # The largest eta, in units of 1 / (spread of the losses): beyond it the weights would be nothing
 # but the rounding of eta * l.
 _MAX_ETA = 1.0 / ROUNDINGS

@@ -10,8 +10,6 @@ from sorel.engines.base import Dual, FloatArray, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.line_search import search
 
-__all__ = ["CostlyError", "Direction", "State"]
-
 
 class CostlyError(Exception):
     """The next steps would cost more than those of another method: `auto` knows which.

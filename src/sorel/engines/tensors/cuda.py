@@ -24,8 +24,6 @@ from torch import Tensor
 from sorel._lib.warnings import warn
 from sorel.files.atomic import write_atomically
 
-__all__ = ["Kernels", "adjoint", "columns", "kernels_for", "margins", "serves", "weighted_squares"]
-
 # Threads of a block in sweeps over samples, and blocks for each multiprocessor.
 THREADS, _BLOCKS = 256, 4
 
