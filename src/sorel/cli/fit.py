@@ -204,7 +204,7 @@ def run(arguments: argparse.Namespace) -> int:
     save_model(fitted.pipeline, place, summary=summary, times=arguments.times)
     if fitted.held_out is not None:
         title = f"held-out rows of {arguments.folds} folds"
-        draw_losses(arguments.plot, fitted.held_out, model, title)
+        draw_losses(arguments.plot, fitted.held_out, model, title, tail=arguments.tail)
     note(
         arguments,
         f"{fitted.task} with {arguments.risk} on {fitted.rows} rows, {len(fitted.kinds)} columns: "

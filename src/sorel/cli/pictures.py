@@ -80,7 +80,12 @@ def held_out_losses(model: Any, X: Any, y: Any, weight: Any, folds: int) -> dict
 
 
 def draw_losses(
-    path: str, losses: Mapping[str, Any], model: Any, title: str, groups: Any = None
+    path: str,
+    losses: Mapping[str, Any],
+    model: Any,
+    title: str,
+    groups: Any = None,
+    tail: str | None = None,
 ) -> None:
     """Draw the share of rows with at least a loss and, beside it, the tail of each group.
 
@@ -91,11 +96,13 @@ def draw_losses(
     losses : mapping of str to array
         The losses of each model on the same rows, each of which counts once.
     model : estimator
-        The one whose risk says which share of the rows is marked.
+        The one whose risk says which share of the rows is marked, unless `tail` does.
     title : str
         Which rows these are.
     groups : array, optional
         The group of each row.
+    tail : str, optional
+        The risk that was to be made small.
     """
     from matplotlib.figure import Figure
 
@@ -103,7 +110,7 @@ def draw_losses(
     from sorel.problem.losses import LOSSES
     from sorel.problem.risks import CVaR, parse_risk
 
-    risk = parse_risk(model.risk)
+    risk = parse_risk(tail or model.risk)
     level = risk.alpha if isinstance(risk, CVaR) and risk.alpha < 1.0 else _LEVEL
     words = LOSSES[model.loss].words if model.loss in LOSSES else "losses"
     tails = {} if groups is None else _group_tails(losses, groups, level)
