@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # `import sorel.losses` works, wherever the file lies.
 aliases.install()
 
-__version__ = "0.3.0"
+__version__ = "0.4.0.dev0"
 
 __all__ = [
     "ESRM",
