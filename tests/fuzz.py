@@ -580,8 +580,10 @@ class Case:
         """What a gap is divided by: |F|, and not less than the spread of affine losses."""
         if not self.parts["loss"].affine:
             return float(abs(value))
-        losses = self.parts["loss"].value(self.parts["y"], self._margins(w)[0])
-        spread = np.sum(self.omega * np.abs(losses - np.sum(self.omega * losses)))
+        losses, omega = self.parts["loss"].value(self.parts["y"], self._margins(w)[0]), self.omega
+        if isinstance(self.parts["risk"].argument, sorel.Max):  # which knows of no weight but 0
+            omega = (omega > 0.0) / np.count_nonzero(omega)
+        spread = np.sum(omega * np.abs(losses - np.sum(omega * losses)))
         return float(max(abs(value), spread))
 
     def zero_loss(self) -> float:
