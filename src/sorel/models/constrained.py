@@ -27,7 +27,6 @@ from sorel._lib.floats import EPS, ROUNDED, TINY
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
-Marks = NDArray[np.int64]
 
 
 # Guesses in a row that may have no fewer wrong coordinates than the best before them.

@@ -8,8 +8,6 @@ gradients (Dembo and Steihaug 1983), which form no matrix, for a quadratic penal
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from sorel.engines.base import FloatArray
@@ -37,8 +35,6 @@ _MAX_PRODUCTS = 250
 
 # Cost of the products so far, as a share of what as many steps from a matrix would have cost.
 _SHARE_OF_MATRIX = 0.7
-
-Find = Callable[[State, Run, float], Direction]
 
 
 class Columns:
