@@ -100,19 +100,26 @@ SOREL_CLONES index nearest(Vector<const double> zeta, double reference, double t
                  : nearest<false>(zeta.data, zeta.size(), reference, tau, low);
 }
 
-// Write q and the block of the items between the levels; return how many there are.
-SOREL_CLONES index fill_clipped(Vector<const double> zeta, double reference, double tau, double low,
-                                double high, Vector<double> out, Vector<std::int32_t> block) {
+// Write q and the block of the items between the levels; return how many there are, and what the
+// weighted q sum to.
+SOREL_CLONES std::tuple<index, double> fill_clipped(Vector<const double> zeta,
+                                                    Optional<const double> weight,
+                                                    double reference, double tau, double low,
+                                                    double high, Vector<double> out,
+                                                    Vector<std::int32_t> block) {
     index count = 0;
+    double sum = 0.0;
     const index n = zeta.size();
+#pragma omp simd reduction(+ : count, sum)
     for (index i = 0; i < n; ++i) {
         const double q = (zeta[i] - reference) - tau;
         const bool inside = (low < q) & (q < high);
         count += inside;
         out[i] = std::min(std::max(q, low), high);
         block[i] = inside - 1;
+        sum += weight ? weight[i] * out[i] : out[i];
     }
-    return count;
+    return {count, sum};
 }
 
 // By how much the q at tau sum to more than the total; 0 where only rounding is left.
@@ -166,14 +173,12 @@ double exact_tau(Sums sums, double tau, double low, double high, double total) {
 }
 
 // Find t = reference + tau, and write q and the blocks. Returns the number of items between the
-// levels (-1 when the trials did not suffice, and then nothing is written), the item that is the
-// reference, and tau.
-std::tuple<index, index, double> project_levels(Vector<const double> zeta,
-                                                Optional<const double> weight, double low,
-                                                double high, double total, double reference,
-                                                double tau, double below, double above,
-                                                index trials, Vector<double> out,
-                                                Vector<std::int32_t> block) {
+// levels (-1 when the trials did not suffice, and then nothing is written), the sum of the weighted
+// q, the item that is the reference, and tau.
+std::tuple<index, double, index, double> project_levels(
+    Vector<const double> zeta, Optional<const double> weight, double low, double high, double total,
+    double reference, double tau, double below, double above, index trials, Vector<double> out,
+    Vector<std::int32_t> block) {
     double span = kInf;
     for (index trial = 0; trial < trials; ++trial) {
         const Sums sums = level_sums(zeta, weight, reference, tau, low, high);
@@ -190,7 +195,9 @@ std::tuple<index, index, double> project_levels(Vector<const double> zeta,
         }
         if (zeta[place] == reference) {
             tau = exact_tau(sums, tau, low, high, total);
-            return {fill_clipped(zeta, reference, tau, low, high, out, block), place, tau};
+            const auto [count, sum] =
+                fill_clipped(zeta, weight, reference, tau, low, high, out, block);
+            return {count, sum, place, tau};
         }
         // Start again from the smallest free item, where differences are exact: it rarely takes
         // more than two trials, and the sets may still change in the last digits.
@@ -199,7 +206,7 @@ std::tuple<index, index, double> project_levels(Vector<const double> zeta,
         below = -kInf;
         above = span = kInf;
     }
-    return {-1, -1, 0.0};
+    return {-1, 0.0, -1, 0.0};
 }
 
 }  // namespace
@@ -210,7 +217,7 @@ void bind_thresholds(nb::module_& m) {
                                 double, double)>(level_sums));
     define(m, "nearest", "zeta reference tau low above",
            static_cast<index (*)(Vector<const double>, double, double, double, bool)>(nearest));
-    define(m, "fill_clipped", "zeta reference tau low high out block", fill_clipped);
+    define(m, "fill_clipped", "zeta weight reference tau low high out block", fill_clipped);
     define(m, "excess_at", "sums tau below above low high total", excess_at);
     define(m, "next_tau", "trial tau below above span excess free kink low high", next_tau);
     define(m, "exact_tau", "sums tau low high total", exact_tau);

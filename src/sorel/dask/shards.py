@@ -325,7 +325,7 @@ class Session:
     def clip(self, number: Ref, reference: float, tau: float, low: float, high: float) -> None:
         """Turn a target into the weighting of this threshold."""
         density, block = self._kept[number], np.empty(self._n, np.int32)
-        _core.fill_clipped(density, reference, tau, low, high, density, block)
+        _core.fill_clipped(density, None, reference, tau, low, high, density, block)
         self._keep(number, density, block, 1.0)
 
     # Two levels: the worst case, and the risk.

@@ -26,6 +26,9 @@ BlockArray = npt.NDArray[np.int32]
 # Trials of a search, at most; it takes some ten, fewer from the last threshold.
 MAX_TRIALS = 200
 
+# Relative error of the sum of q beyond which a threshold is wrong: that of 1e8 items is below it.
+_TOTAL_ERROR = 1e-8
+
 
 class Thresholder:
     """The threshold of a two-level set, found from where it was at the last call.
@@ -72,23 +75,13 @@ class Thresholder:
         if self.pivot >= 0:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start)
-        if count < 0 or not self._is_whole(out, team):
+        if count < 0:
             count = self._find(zeta, out, block, team, self.bracket(zeta))
-            if not self._is_whole(out, team):
-                return -1
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
             return 0
         return min(count, 1)
-
-    def _is_whole(self, q: FloatArray, team: Team | None) -> bool:
-        """Whether q has the right sum: far from the items, rounding of tau may lose them all."""
-        if self.weight is None:
-            parts = by_ranges(team, np.add.reduce, q)
-        else:
-            parts = by_ranges(team, np.dot, q, self.weight)
-        return math.isclose(sum(parts), self.total, rel_tol=1e-8)
 
     def bracket(self, zeta: FloatArray) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""
@@ -115,12 +108,16 @@ class Thresholder:
     ) -> int:
         """Search from (reference, tau, below, above); the number of free items, or -1."""
         if team is not None:
-            return self._find_together(zeta, out, block, team, start)
-        count, pivot, tau = _core.project_levels(
-            zeta, self.weight, self.low, self.high, self.total, *start, MAX_TRIALS, out, block
-        )
-        if count >= 0:
-            self.pivot, self.tau = pivot, tau
+            found = self._find_together(zeta, out, block, team, start)
+        else:
+            found = _core.project_levels(
+                zeta, self.weight, self.low, self.high, self.total, *start, MAX_TRIALS, out, block
+            )
+        count, whole, pivot, tau = found
+        # Far from the items, rounding of tau may lose them all.
+        if count < 0 or not math.isclose(whole, self.total, rel_tol=_TOTAL_ERROR):
+            return -1
+        self.pivot, self.tau = pivot, tau
         return count
 
     def _find_together(
@@ -130,7 +127,7 @@ class Thresholder:
         block: BlockArray,
         team: Team,
         start: tuple[float, float, float, float],
-    ) -> int:
+    ) -> tuple[int, float, int, float]:
         """The same with its sweeps shared among threads; see src/core/thresholds.cpp."""
         low, high, weight = self.low, self.high, self.weight
         (reference, tau, below, above), span = start, math.inf
@@ -150,14 +147,15 @@ class Thresholder:
                     trial, tau, below, above, span, excess, free, item - reference, low, high
                 )
             elif item == reference:
-                self.pivot, self.tau = place, _core.exact_tau(sums, tau, low, high, self.total)
-                fill = (zeta, reference, self.tau, low, high, out, block)
-                return sum(by_ranges(team, _core.fill_clipped, *fill))
+                tau = _core.exact_tau(sums, tau, low, high, self.total)
+                fill = (zeta, weight, reference, tau, low, high, out, block)
+                count, whole = totals(by_ranges(team, _core.fill_clipped, *fill))
+                return count, whole, place, tau
             else:
                 tau -= item - reference
                 reference = item
                 below, above, span = -math.inf, math.inf, math.inf
-        return -1
+        return -1, 0.0, -1, 0.0
 
 
 def totals(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:

@@ -502,13 +502,11 @@ class L2(Declared):
 
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2."""
-        w = np.asarray(w, dtype=np.float64).ravel()
-        return 0.5 * self.l2 * float(w.dot(w))
+        return 0.5 * self.l2 * float(np.vdot(w, w))
 
     def conjugate(self, v: ArrayLike) -> float:
         """||v||^2 / (2 l2)."""
-        v = np.asarray(v, dtype=np.float64).ravel()
-        return 0.5 * float(v.dot(v)) / self.l2
+        return 0.5 * float(np.vdot(v, v)) / self.l2
 
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """||v - l2 w||^2 / (2 l2)."""
@@ -517,7 +515,7 @@ class L2(Declared):
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
-        return self.l2 * float(np.ravel(w).dot(np.ravel(delta)))
+        return self.l2 * float(np.vdot(w, delta))
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Return slope + l2 w: there is no other."""
