@@ -251,12 +251,6 @@ class Auto(Solver):
 
     name: ClassVar[str] = "auto"
 
-    def check(self, problem: Problem) -> None:
-        facts = Facts(problem)
-        methods = [row.make(facts) for row in TABLE if row.applies(facts)]
-        if not any(_takes(solver, problem) for solver in [*methods, Subgradient()]):
-            methods[0].check(problem)
-
     def iterates(self, problem: Problem, run: Run) -> Iterates:
         facts, waiting, chosen = Facts(problem), methods(problem), []
         while waiting:
