@@ -274,7 +274,7 @@ class Declared(Penalty):
     def _finite(self, w: Array, terms: Terms) -> float:
         """g(w) inside the domain."""
         cost = float((terms.cost * np.abs(w - terms.kink)).sum())
-        return 0.5 * self.l2 * float(np.vdot(w, w)) + cost
+        return 0.5 * self.l2 * _dot(w, w) + cost
 
     def value(self, w: ArrayLike) -> float:
         """The terms at w; infinity outside the domain by more than rounding."""
@@ -373,7 +373,7 @@ class Declared(Penalty):
         terms = self.terms(w.shape)
         side = np.sign(terms.moves(w))
         costs = terms.cost * np.where(side == 0.0, np.abs(delta), side * delta)
-        return self.l2 * float(np.vdot(w, delta)) + float(costs.sum())
+        return self.l2 * _dot(w, delta) + float(costs.sum())
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Coordinate by coordinate where there is no sum; 0 where a bound is in the way."""
@@ -469,6 +469,10 @@ def _check_l1(penalty: Any) -> None:
     object.__setattr__(penalty, "l1", l1)
 
 
+def _dot(a: ArrayLike, b: ArrayLike) -> float:
+    return float(np.vdot(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
+
+
 @dataclass(frozen=True, eq=False)
 class L2(Declared):
     """Ridge penalty ``l2/2 ||w||^2``.
@@ -502,11 +506,11 @@ class L2(Declared):
 
     def value(self, w: ArrayLike) -> float:
         """l2/2 ||w||^2."""
-        return 0.5 * self.l2 * float(np.vdot(w, w))
+        return 0.5 * self.l2 * _dot(w, w)
 
     def conjugate(self, v: ArrayLike) -> float:
         """||v||^2 / (2 l2)."""
-        return 0.5 * float(np.vdot(v, v)) / self.l2
+        return 0.5 * _dot(v, v) / self.l2
 
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """||v - l2 w||^2 / (2 l2)."""
@@ -515,7 +519,7 @@ class L2(Declared):
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
-        return self.l2 * float(np.vdot(w, delta))
+        return self.l2 * _dot(w, delta)
 
     def shortest_subgradient(self, w: ArrayLike, slope: ArrayLike) -> Array:
         """Return slope + l2 w: there is no other."""
