@@ -220,13 +220,16 @@ SOREL_CLONES void gram_few(AnyMatrix X, Values h, Matrix<double> out) {
            *weight = scaled + padded * kTileHeight;
     const auto sweep = [&](const auto* data) SOREL_INLINED {
         for (index i = 0; i < n;) {
-            index count = 0;
+            index count = 0, kept[kTileHeight];
+            // Which rows those are, no processor foresees: a place that is not wanted is overwritten.
             for (; i < n && count < kTileHeight; ++i) {
-                if (h[i] == 0.0) continue;
-                const auto* x = data + i * X.stride[0];
-                weight[count] = h[i];
-                for (index j = 0; j < d; ++j) tile[j * kTileHeight + count] = x[j * X.stride[1]];
-                ++count;
+                kept[count] = i;
+                count += h[i] != 0.0;
+            }
+            for (index r = 0; r < count; ++r) {
+                const auto* x = data + kept[r] * X.stride[0];
+                weight[r] = h[kept[r]];
+                for (index j = 0; j < d; ++j) tile[j * kTileHeight + r] = x[j * X.stride[1]];
             }
             if (size > d) std::fill_n(tile + d * kTileHeight, count, 1.0);
             for (index j = 0; j < size; ++j) {
