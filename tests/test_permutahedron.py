@@ -272,7 +272,9 @@ def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n, threads) -> Non
 def test_value_worst_case_and_shortfall_belong_together(risk: Risk, weighted: int, n: int) -> None:
     rng, (projector, mass) = np.random.default_rng(n), projectors(risk, n)[weighted]
     q, other = np.empty(n), np.empty(n)
-    for losses in (rng.standard_normal(n), rng.integers(0, 4, n) * 1.0, np.full(n, 0.7)):
+    # The last one misleads a sample of every 14th item.
+    low = rng.standard_normal(n) - 9.0 * (np.arange(n) % 14 == 0)
+    for losses in (rng.standard_normal(n), rng.integers(0, 4, n) * 1.0, np.full(n, 0.7), low):
         order = np.argsort(losses, kind="stable")
         sigma = risk.increments(mass[order]) if weighted else risk.weights(n)
         expected = pytest.approx(math.fsum(sigma * losses[order]), rel=1e-12, abs=1e-15)

@@ -122,6 +122,21 @@ SOREL_CLONES std::tuple<index, double> fill_clipped(Vector<const double> zeta,
     return {count, sum};
 }
 
+// Copy the values between two bounds to the front of `room`; return how many are below the bounds,
+// and how many were copied.
+SOREL_CLONES std::tuple<index, index> keep_between(Vector<const double> values, double low,
+                                                   double high, Vector<double> room) {
+    index below = 0, count = 0;
+    // A copy that is not wanted is overwritten by the next: no branch, and never beyond the end.
+    for (index i = 0; i < values.size(); ++i) {
+        const double x = values[i];
+        below += x < low;
+        room[count] = x;
+        count += (x >= low) & (x <= high);
+    }
+    return {below, count};
+}
+
 // By how much the q at tau sum to more than the total; 0 where only rounding is left.
 double excess_at(Sums sums, double tau, double below, double above, double low, double high,
               double total) {
@@ -218,6 +233,7 @@ void bind_thresholds(nb::module_& m) {
     define(m, "nearest", "zeta reference tau low above",
            static_cast<index (*)(Vector<const double>, double, double, double, bool)>(nearest));
     define(m, "fill_clipped", "zeta weight reference tau low high out block", fill_clipped);
+    define(m, "keep_between", "values low high room", keep_between);
     define(m, "excess_at", "sums tau below above low high total", excess_at);
     define(m, "next_tau", "trial tau below above span excess free kink low high", next_tau);
     define(m, "exact_tau", "sums tau low high total", exact_tau);

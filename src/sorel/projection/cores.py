@@ -163,7 +163,7 @@ class TwoLevels(Uniform):
         """The loss at the bend between the levels."""
         if self._levels[0] == self._levels[2]:
             return float(losses[0])  # all weights are alike, and no rank differs from another
-        return select(losses, self._bend)
+        return select(losses, self._bend, self.team)
 
     def worst_case(self, losses: FloatArray, out: FloatArray) -> float:
         _core.fill_levels(losses, *self._levels, self._bend, self._edge(losses), out)

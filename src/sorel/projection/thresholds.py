@@ -26,6 +26,9 @@ BlockArray = npt.NDArray[np.int32]
 # Trials of a search, at most; it takes some ten, fewer from the last threshold.
 MAX_TRIALS = 200
 
+# Items from which on a sample of them saves more than it takes, where one is selected by its rank.
+_WORTH_SAMPLING = 1000
+
 # Relative error of the sum of q beyond which a threshold is wrong: that of 1e8 items is below it.
 _TOTAL_ERROR = 1e-8
 
@@ -76,18 +79,20 @@ class Thresholder:
             start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
             count = self._find(zeta, out, block, team, start)
         if count < 0:
-            count = self._find(zeta, out, block, team, self.bracket(zeta))
+            count = self._find(zeta, out, block, team, self.bracket(zeta, team))
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
             return 0
         return min(count, 1)
 
-    def bracket(self, zeta: FloatArray) -> tuple[float, float, float, float]:
+    def bracket(
+        self, zeta: FloatArray, team: Team | None = None
+    ) -> tuple[float, float, float, float]:
         """A reference, the first tau to try, and bounds between which tau must lie."""
         if self.weight is None:
             # The threshold lies between z_(rank) - high and z_(rank) - low.
-            reference = select(zeta, self.rank)
+            reference = select(zeta, self.rank, team)
             below, above = -self.high, -self.low
         else:
             least, most = float(zeta.min()), float(zeta.max())
@@ -163,6 +168,22 @@ def totals(parts: list[tuple[Any, ...]]) -> tuple[Any, ...]:
     return tuple(sum(column) for column in zip(*parts, strict=True))
 
 
-def select(values: FloatArray, rank: int) -> float:
-    """The value at a rank of the ascending order."""
-    return float(np.partition(values, rank)[rank])
+def select(values: FloatArray, rank: int, team: Team | None = None) -> float:
+    """The value at a rank of the ascending order; a sample brackets it (Floyd and Rivest 1975)."""
+    inside, place = values, rank
+    if values.size >= _WORTH_SAMPLING:
+        stride = round(values.size ** (1.0 / 3.0))
+        sample = np.sort(values[::stride])
+        # Twice the standard deviation of the rank in the sample, at most.
+        spread, middle = math.isqrt(sample.size), rank // stride
+        low = sample.item(middle - spread) if middle >= spread else -math.inf
+        high = sample.item(middle + spread) if middle + spread < sample.size else math.inf
+
+        def keep(some: FloatArray, room: FloatArray) -> tuple[int, FloatArray]:
+            below, count = _core.keep_between(some, low, high, room)
+            return below, room[:count]
+
+        below, kept = zip(*by_ranges(team, keep, values, np.empty(values.size)), strict=True)
+        if 0 <= rank - sum(below) < sum(map(len, kept)):
+            inside, place = np.concatenate(kept), rank - sum(below)
+    return float(np.partition(inside, place)[place])
