@@ -86,7 +86,7 @@ class _Checks:
     def check(self, state: State, run: Run, target: float) -> Iterates:
         """Have it checked as it is, if a check is wanted or may succeed."""
         due = run.wants_check or run.passes > self.last + _HEARTBEAT
-        if due or state.fenchel_young() <= target:
+        if due or (state.fenchel_young() <= target and state.shortfall() <= target):
             yield Iterate(state.point, state.dual, state.gradient, path=self.path)
             self.last = run.passes
 
@@ -129,10 +129,9 @@ class AugmentedLagrangian(Solver):
             state = checks.refreshed(state, rounding, run.tol * size)
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, checks.path)
             decrease = self.predicted_decrease(state, run, target)
-            # Under two levels the shortfall is about what the move of the weights has gained.
-            still = not problem.has_two_levels or state.gained <= target
-            promising = still and decrease <= self.promising * target
-            if promising and run.passes >= checks.resumed:
+            promising = decrease <= self.promising * target and run.passes >= checks.resumed
+            # The order of the losses alone may keep the gap up: no matrix lowers that bracket.
+            if promising and state.shortfall() <= target:
                 yield from checks.refine(state, run, target)
             else:
                 yield from checks.check(state, run, target)

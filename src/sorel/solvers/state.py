@@ -79,6 +79,10 @@ class State:
         """The gradient of Phi under a quadratic penalty."""
         return self.gradient + self.problem.modulus() * self.point.w
 
+    def shortfall(self) -> float:
+        """The first bracket of the certificate, which the order of the losses leaves."""
+        return self.problem.engine.shortfall(self.point, self.dual)
+
     def fenchel_young(self) -> float:
         """The second bracket of the certificate, up to the choice of the intercept."""
         problem = self.problem
