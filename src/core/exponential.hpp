@@ -78,4 +78,21 @@ SOREL_INLINE double log_one_plus(double x) {
     return 2.0 * s + 2.0 * s * t * p;
 }
 
+// log(1 + x) for x >= 0: k log(2) and the logarithm of (1 + x) / 2^k, from 1 to 2. Where k is 0, x
+// keeps the digits that the sum has lost.
+SOREL_INLINE double log_of_sum(double x) {
+    const double sum = 1.0 + x;
+    std::uint64_t bits, number;
+    std::memcpy(&bits, &sum, sizeof bits);
+    std::memcpy(&number, &kRounder, sizeof number);
+    // A whole number in the last bits of a double, as above.
+    const std::uint64_t k = (bits >> 52) - 1023;
+    number += k;
+    double twos;
+    std::memcpy(&twos, &number, sizeof twos);
+    twos -= kRounder;
+    const double rest = twos > 0.0 ? sum * power_of_half(k) - 1.0 : x;
+    return twos * kLog2High + (log_one_plus(rest) + twos * kLog2Low);
+}
+
 }  // namespace sorel

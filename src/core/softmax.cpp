@@ -24,25 +24,22 @@ SOREL_INLINE void below_the_top(const std::int64_t* y, const double* z, index n,
         for (index c = 1; c < k; ++c) top = z[c] > top ? z[c] : top;
 #pragma omp simd
         for (index c = 0; c < k; ++c) slopes[c] = z[c] - top;
-        losses[i] = slopes[y[i]];
+        losses[i] = z[y[i]] - top;
     }
 }
 
-// Losses and slopes, given the exponentials of those differences in `slopes`.
-SOREL_INLINE void finish_softmax(const std::int64_t* y, index n, index k, double* losses,
-                                 double* slopes) {
+// Slopes, given the exponentials of those differences in their place, and the sum of the
+// exponentials of the other classes than the largest, whose own is 1.
+SOREL_INLINE void finish_softmax(const std::int64_t* y, index n, index k, const double* losses,
+                                 double* slopes, double* others) {
     for (index i = 0; i < n; ++i, slopes += k) {
         const double own = slopes[y[i]];
-        slopes[y[i]] = 0.0;
         double rest = 0.0;
-        for (index c = 0; c < k; ++c) rest += slopes[c];
-        // A confident sample leaves p no digits, and log(total) none either: there the sum of the
-        // other classes has them.
-        losses[i] = losses[i] == 0.0 ? std::log1p(rest) : std::log(rest + own) - losses[i];
+        for (index c = 0; c < k; ++c) rest += c == y[i] ? 0.0 : slopes[c];
         const double scale = 1.0 / (rest + own);
-#pragma omp simd
-        for (index c = 0; c < k; ++c) slopes[c] *= scale;
-        slopes[y[i]] = -rest * scale;
+        // A confident sample leaves p no digits, but the sum of the other classes has them.
+        others[i] = losses[i] == 0.0 ? rest : rest + own - 1.0;
+        for (index c = 0; c < k; ++c) slopes[c] = scale * (c == y[i] ? -rest : slopes[c]);
     }
 }
 
@@ -51,13 +48,16 @@ SOREL_CLONES void softmax_losses(Classes y, Matrix<const double> margins, Vector
                                  Matrix<double> slopes) {
     const index n = margins.shape[0], k = margins.shape[1];
     const index height = std::max<index>(1, kTile / std::max<index>(k, 1));
+    double others[kTile];
     for (index start = 0; start < n; start += height) {
         const index count = std::min(height, n - start);
-        double* part = slopes.row(start);
-        below_the_top(y.data + start, margins.row(start), count, k, losses.data + start, part);
+        double *part = slopes.row(start), *loss = losses.data + start;
+        below_the_top(y.data + start, margins.row(start), count, k, loss, part);
 #pragma omp simd
         for (index j = 0; j < count * k; ++j) part[j] = falling_exponential(-part[j]);
-        finish_softmax(y.data + start, count, k, losses.data + start, part);
+        finish_softmax(y.data + start, count, k, loss, part, others);
+#pragma omp simd
+        for (index i = 0; i < count; ++i) loss[i] = log_of_sum(others[i]) - loss[i];
     }
 }
 
