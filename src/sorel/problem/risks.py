@@ -238,8 +238,7 @@ class Risk:
         >>> round(CVaR(0.25).effective_share(100), 12)
         0.25
         """
-        sigma = _sampled_weights(self, min(_count(n), _PANELS))
-        return float(1.0 / (sigma.size * np.vdot(sigma, sigma)))
+        return _share_and_jump(self, min(_count(n), _PANELS))[0]
 
     def largest_jump(self, n: int) -> float:
         """Return the largest difference of neighbouring weights, relative to the largest weight.
@@ -252,8 +251,7 @@ class Risk:
         >>> round(CVaR(0.25).largest_jump(100), 12)
         1.0
         """
-        sigma = _sampled_weights(self, min(_count(n), _PANELS))
-        return float(np.max(np.diff(sigma), initial=0.0) / sigma[-1])
+        return _share_and_jump(self, min(_count(n), _PANELS))[1]
 
     def __call__(self, losses: npt.ArrayLike, sample_weight: npt.ArrayLike | None = None) -> float:
         """Return the risk of a vector of losses.
@@ -390,8 +388,10 @@ class Risk:
 
 
 @lru_cache(maxsize=64)
-def _sampled_weights(risk: Risk, n: int) -> FloatArray:
-    return risk.weights(n)
+def _share_and_jump(risk: Risk, n: int) -> tuple[float, float]:
+    sigma = risk.weights(n)
+    share, jump = 1.0 / (n * np.vdot(sigma, sigma)), np.max(np.diff(sigma), initial=0.0) / sigma[-1]
+    return float(share), float(jump)
 
 
 class Mean(Risk):
