@@ -155,16 +155,15 @@ def baselines(
     for name, values in (("sample_weight", weight), ("offset", offset)):
         settings[name] = None if values is None else np.asarray(values)[rows]
     z = np.asarray(margins, dtype=np.float64).reshape(len(y), -1)[rows]
-    # Columns of size 1, whatever the unit of the margins is.
     centre = z.mean(axis=0)
-    unit = float(np.sqrt(np.mean((z - centre) ** 2))) or 1.0
+    z = z - centre
     ridge = plain.l2_ * float(np.vdot(plain.coef_, plain.coef_))
-    ridge = (max(ridge, _LEAST_RIDGE * abs(plain.objective_)) or 1.0) / unit**2
-    problem = Problem((z - centre) / unit, targets, **settings)
+    ridge = max(ridge, _LEAST_RIDGE * abs(plain.objective_)) or 1.0
+    problem = Problem(z, targets, **settings)
     for name, low, high in ((MOVED, 1.0, 1.0), (RECALIBRATED, 0.0, math.inf)):
-        penalty = _OneScale(ridge, z.shape[1], low * unit, high * unit)
+        penalty = _OneScale(ridge, len(centre), low, high)
         w = solve_quietly(problem.with_penalty(penalty), "auto", TOL, MAX_PASSES)[0].w
-        scale = float(w.flat[0]) / unit
+        scale = float(w.flat[0])
         found[name] = _moved(local, scale, w[-1] - scale * centre)
     return found
 
