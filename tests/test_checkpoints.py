@@ -113,6 +113,8 @@ def test_counters_and_history_continue(path, solver):
     assert len(second.history) > len(first.history)
     assert second.passes > first.passes
     assert second.seconds > spent > 0.0
+    seconds = [record.seconds for record in second.history]
+    assert seconds == sorted(seconds)
     assert second.objective <= first.objective * (1 + 1e-12)
     # The passes of all runs count.
     third = quietly(problem, solver, tol=1e-13, max_passes=14, checkpoint=path)

@@ -12,7 +12,19 @@ from sklearn.preprocessing import StandardScaler
 import sorel
 from sorel import ConstantModelWarning, SpectralRiskClassifier, SpectralRiskRegressor
 from sorel.datasets import BUNDLED_DATASETS, PAPER_DATASETS, load_bundled, load_paper_dataset
-from sorel.rows import write_blocks
+from sorel.estimators.constant_model import sample_rows
+from sorel.rows import open_rows, write_blocks
+
+
+@pytest.mark.parametrize("n", [300, 12_500])
+def test_a_sample_has_rows_and_their_targets(n, tmp_path):
+    X, y = np.arange(2.0 * n).reshape(n, 2), np.arange(n)
+    write_blocks(tmp_path / "X", X)
+    for home in (X, open_rows(tmp_path / "X")):
+        part, targets, weight = sample_rows(home, y, y + 1.0)
+        np.testing.assert_array_equal(part, X[targets])
+        np.testing.assert_array_equal(weight, targets + 1.0)
+        assert len(np.unique(targets)) == len(targets) == min(n, 10_000)
 
 
 def noisy(n=4000, d=5, seed=0, noise=1.5):

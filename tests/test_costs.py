@@ -55,3 +55,28 @@ def test_classes_of_many_parameters_are_for_products():
 def test_rows_that_carry_the_risk():
     assert carrying_rows(engine(1000, 2)) == pytest.approx(250.0)
     assert carrying_rows(engine(1000, 2, risk="mean")) == pytest.approx(1000.0)
+
+
+@pytest.mark.parametrize("density", [None, 0.02])
+def test_costs_are_numbers_of_operations(density):
+    """Two flops for each entry, there and back; Gram matrices and factors by their sizes."""
+    n, d, rows = 300, 200, 40
+    home = engine(n, d, density=density)
+    none, costs, length = StepCosts(home, 0), StepCosts(home, rows), home.entries / n
+    call, dense = none.product, (none.matrix - none.product) / d**3
+    assert costs.product - call == pytest.approx(4 * rows * length)
+    pairs = (costs.matrix - none.matrix) / rows
+    if density is None:
+        assert (pairs, costs.row_gram) == pytest.approx((dense * d**2, dense * rows**2 * length))
+    else:
+        assert costs.row_gram == pytest.approx(rows * (pairs + rows))
+        assert pairs / length**2 > dense  # sparse rows are slower with each other
+        assert StepCosts(engine(n, d, density=2 * density), rows).matrix == pytest.approx(
+            none.matrix + 4 * rows * pairs
+        )
+    assert costs.by_rows == pytest.approx(dense * rows**3 + 4 * costs.product + call)
+    several = StepCosts(engine(n, d, classes=3, density=density), rows)
+    assert several.product - call == pytest.approx(3 * (costs.product - call))
+    # A few more rows than a sample are all taken.
+    sample, tall = sampled_rows(1), engine(30_000, 1)
+    assert StepCosts(tall, 2 * sample).matrix > StepCosts(tall, sample).matrix

@@ -57,6 +57,19 @@ def test_predictions_that_are_off_on_average(home, tmp_path):
     mean = classifier.predict_proba(X)[:, 1].mean()
     assert f"of 'usual' is {mean:.2f}, and its share of the rows" in words
     assert f"share of the rows {np.mean(RARE == 'usual'):.2f}:" in words
+    # Targets that differ by rounding are the same.
+    equal = said(lambda: model.set_params(risk="cvar:0.5").fit(rows, 1e6 + 1e-3 * SKEWED))
+    assert MeanShiftWarning not in equal
+
+
+def test_of_several_classes_the_one_that_is_furthest_off():
+    labels = np.select([RARE == "rare", X[:, 1] > 1.0], ["c", "b"], "a")
+    model = SpectralRiskClassifier("esrm:2")
+    words = said(lambda: model.fit(X, labels))[MeanShiftWarning]
+    mean = model.predict_proba(X).mean(axis=0)
+    share = np.mean(labels[:, None] == ["a", "b", "c"], axis=0)
+    k = np.argmax(np.abs(mean - share))
+    assert f"of '{'abc'[k]}' is {mean[k]:.2f}, and its share of the rows {share[k]:.2f}:" in words
 
 
 def test_rates_are_off_by_a_share_of_their_mean():

@@ -277,6 +277,15 @@ def test_intervals_of_a_report_cover_the_change():
         found = Comparison(folds, 0).interval("tail", CVaR(0.1), 1, tried=1)
         hits += found["tail_low"] <= -0.1484 <= found["tail_high"]
     assert 180 <= hits <= 199
+    # Student's t of 39 degrees of freedom, for one pair and (Bonferroni) for ten; for rows trained
+    # on, a factor of their own.
+    error = Comparison(folds, 0).change(CVaR(0.1), 1)[2]
+    for trained, tried, quantile in ((10**9, 1, 2.02269), (10**9, 10, 2.97561), (800, 1, 2.47728)):
+        folds = [fold._replace(trained=trained) for fold in folds]
+        found = Comparison(folds, 0).interval("tail", CVaR(0.1), 1, tried=tried)
+        for end, sign in (("low", -1.0), ("high", 1.0)):
+            margin = sign * (found[f"tail_{end}"] - found["tail_change"])
+            assert margin == pytest.approx(quantile * error, rel=1e-5)
 
 
 @pytest.mark.parametrize("verbose", [0, 1, 2])

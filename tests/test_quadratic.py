@@ -235,10 +235,12 @@ def test_proximal_steps_find_what_the_active_set_method_finds(hidden, kind):
     for p, n in ((6, 6), (31, 30)):
         given = *model(0, p, kind, 3.0), hidden, n
         expected, _ = minimize_quadratic(*given)
-        u, _ = minimize_quadratic(*given[:3], Shown(hidden), n)
+        u, info = minimize_quadratic(*given[:3], Shown(hidden), n)
         best = objective(expected, *given)
         start = objective(np.r_[hidden.project(given[2][:n]), given[2][n:]], *given)
-        assert objective(u, *given) <= best + 1e-5 * (start - best)
+        assert objective(u, *given) <= best + 1e-7 * (start - best)
+        # Accelerated steps are enough where curvatures are of one scale.
+        assert info.n_iter <= (0 if kind == "plain" else 100) or hidden.l2 == 0.0
 
 
 @pytest.mark.parametrize("outputs", [1, 3])

@@ -76,6 +76,22 @@ def test_conditions_of_optimality_hold_in_all_columns(loss, risk):
     assert abs(result.weights @ slopes) <= 1e-6
 
 
+@pytest.mark.parametrize("free", [5, 100])
+@pytest.mark.parametrize("penalty", [ElasticNet(0.1, 0.3), Simplex(0.1)], ids=repr)
+def test_free_columns_and_those_that_are_pulled_most(penalty, free):
+    """Twice as many as are free, but 64 in all at least, and 128 more at most on a simplex."""
+    rng, d = np.random.default_rng(0), 4000
+    problem = Problem(rng.standard_normal((3, d)), np.ones(3), penalty=penalty)
+    w, gradient = np.zeros(d), -rng.uniform(1.0, 2.0, d)
+    used = rng.choice(d, free, replace=False)
+    w[used], gradient[used] = 1.0 / free, -0.5
+    rows = WorkingSets(problem.engine, problem.penalty).choose(w, gradient).rows
+    more = 64 - free if free == 5 else 200 if isinstance(penalty, ElasticNet) else 128
+    w[used], others = 0.0, np.setdiff1d(np.arange(d), used)
+    pulled = others[np.argsort(gradient[others])[:more]]
+    np.testing.assert_array_equal(rows, np.sort(np.r_[used, pulled]))
+
+
 def test_classes_have_one_working_set():
     X, y = wide_data(120, 150, "multinomial")
     problem = Problem(

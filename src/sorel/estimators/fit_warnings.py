@@ -102,8 +102,9 @@ def warn_of_shifted_probabilities(
     mean = np.average(softmax(margins, axis=1), axis=0, weights=weight)
     share = np.average(own, axis=0, weights=weight)
     # Of two classes the second is the one that is spoken of.
-    most = 1 if len(labels) == 2 else int(np.argmax(np.abs(mean - share)))
-    if abs(mean[most] - share[most]) > _MEAN_PROBABILITY:
+    off = np.abs(mean - share)
+    most = 1 if len(labels) == 2 else int(np.argmax(off))
+    if off[most] > _MEAN_PROBABILITY:
         warn(
             f"the mean predicted probability of {labels[most]!r} is {mean[most]:.2f}, and its "
             f"share of the rows {share[most]:.2f}: {spelled(risk)} serves the worst rows "
