@@ -243,6 +243,25 @@ def test_proximal_steps_find_what_the_active_set_method_finds(hidden, kind):
         assert info.n_iter <= (0 if kind == "plain" else 100) or hidden.l2 == 0.0
 
 
+@pytest.mark.parametrize(("unit", "size"), [(2.0**30, 1.0), (1.0, 2.0**30), (2.0**-30, 2.0**-20)])
+@pytest.mark.parametrize("kind", ["plain", "correlated", "stiff"])
+@pytest.mark.parametrize("name", ["elastic", "nonnegative", "box"])
+def test_units_of_the_model_and_of_its_coordinates_do_not_matter(name, kind, unit, size):
+    H, gradient, w = model(2, 20, kind)
+    l2, l1 = np.array([1e-3, 0.2]) * unit / size ** np.array([2.0, 1.0])
+    scaled = {
+        "elastic": ElasticNet(l2, l1),
+        "nonnegative": NonNegative(l2),
+        "box": Box(l2, lower=-0.3 * size, upper=0.2 * size),
+    }[name]
+    given = H * unit / size**2, gradient * unit / size, w * size
+    for show in (lambda penalty: penalty, Shown):
+        u, info = minimize_quadratic(H, gradient, w, show(make_penalty(name, 1e-3, 0.2)), 20)
+        found, other = minimize_quadratic(*given, show(scaled), 20)
+        np.testing.assert_allclose(found, u * size, rtol=1e-9, atol=1e-12 * size)
+        assert other.n_iter == info.n_iter
+
+
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize(
     "penalty",
