@@ -71,7 +71,7 @@ def validated(model: Any, *given: Any, **options: Any) -> Any:
 
 def product(X: Any, coef: FloatArray) -> FloatArray:
     """X coef; float32 rows are brought to float64 a few at a time, not all at once."""
-    if not (isinstance(X, np.ndarray) and X.dtype == np.float32):
+    if not isinstance(X, np.ndarray):
         return np.asarray(X @ coef)
     out = np.empty((len(X), *coef.shape[1:]))
     room = int(get_config()["working_memory"] * 2**20)

@@ -771,7 +771,7 @@ def _deviations(
             return None
         p = prediction[:, 1] if prediction.ndim == 2 else prediction
         return np.asarray(p - (truth == known[1]), dtype=np.float64)
-    if loss in ("zero_one", "multinomial") or not (loss is None or isinstance(loss, (str, Loss))):
+    if loss == "zero_one" or callable(loss):
         return None
     if loss not in (None, "absolute"):
         parsed = _parse_loss(loss)
