@@ -86,6 +86,9 @@ CHOSEN = {
     (500, 6000, "squared", "esrm:2", NonNegative(0.1)): f"{FIRST}, sorel 100",
     (500, 3000, "multinomial", "cvar:0.1", Box(0.1, -1.0, 1.0)): f"{SET}, sorel 100",
     (250, 2000, "linear", "cvar:0.05", Simplex(0.1)): MATRIX,
+    (3000, 400, "multinomial", "mean", Simplex(0.1)): MATRIX,
+    (3000, 400, "multinomial", "cvar:0.1", Simplex(0.1)): f"sorel 100, {MATRIX}",
+    (300, 16_000, "multinomial", "mean"): "newton_cg 250, sorel 100",
 }
 
 
@@ -160,6 +163,48 @@ ROWS = {row.name: row for row in TABLE}
 )
 def test_a_method_without_progress_hands_over(monkeypatch, row, options, passes):
     assert idle_passes(monkeypatch, ROWS[row], **options) == pytest.approx(passes, abs=3.0)
+
+
+class Creeping(Solver):
+    """Goes a share of the way to the optimum in each pass: the gap falls by its square."""
+
+    name = "creeping"
+
+    def __init__(self, rest):
+        self.rest = rest
+
+    def iterates(self, problem, run):
+        best, rest = sorel.solve(problem, "newton", tol=1e-12), 1.0
+        while True:
+            run.passes += 1.0
+            rest *= self.rest
+            dual = problem.engine.nearest_dual(best.weights)[0]
+            yield Iterate(problem.engine.point((1.0 - rest) * best.w), dual)
+
+
+@pytest.mark.parametrize(
+    ("row", "passes", "alone"),
+    [
+        # To the tolerance, within the trial or beyond it.
+        ("sorel", 75, True),
+        ("sorel", 120, False),
+        # A tenth of the gap within the patience of 100 passes, or less than that.
+        ("newton", 800, True),
+        ("newton", 40_000, False),
+    ],
+)
+def test_a_method_goes_on_while_it_gets_there(monkeypatch, row, passes, alone):
+    X, y = make_data("squared", 60, 3, seed=0)
+    problem, tol = Problem(X, y, risk="mean", penalty=L2(10.0)), 1e-9
+    best = sorel.solve(problem, "newton", tol=1e-12)
+    gap = problem.certificate(np.zeros(3), best.weights).gap
+    rest = (tol * best.objective / gap) ** (0.5 / passes)
+    made = ROWS[row]._replace(applies=lambda facts: True, make=lambda facts: Creeping(rest))
+    monkeypatch.setattr(auto, "TABLE", (made, *TABLE))
+    result = sorel.solve(problem, tol=tol, max_passes=100_000)
+    assert result.converged
+    assert ("(creeping)" in result.status) == alone, result.status
+    assert alone or result.passes < 200
 
 
 def test_the_last_method_goes_on_to_the_end_of_the_budget(monkeypatch):

@@ -321,6 +321,14 @@ def test_no_feasible_point_nearby_is_better(seed):
     assert found.kkt <= 1e-10
     assert np.all((x >= given.lower) & (x <= given.upper))
     np.testing.assert_allclose(given.rows @ x, given.sums, rtol=1e-12, atol=1e-12)
+    assert given.value(x) == pytest.approx(value(x))
+    # A coordinate is pulled by the slopes to either side that lead down within its bounds.
+    y = np.where(np.arange(len(x)) % 3, start, given.kink)
+    slope, step = given.slope + given.A @ (y - given.w), 1e-7 * np.eye(len(x))
+    right = np.array([value(y + move) - value(y) for move in step]) / 1e-7
+    left = np.array([value(y) - value(y - move) for move in step]) / 1e-7
+    up, down = np.minimum(right, 0.0) * (y < given.upper), np.maximum(left, 0.0) * (y > given.lower)
+    np.testing.assert_allclose(given.pulls(y, slope), up + down, atol=1e-4)
     # Convexity: if no feasible direction leads down, the point is the minimiser.
     best, rng = value(x), np.random.default_rng(seed)
     null = np.linalg.svd(given.rows)[2][len(given.rows) :]

@@ -154,7 +154,8 @@ def _guess(model: Model, face: _Face) -> Solution:
     multipliers = np.zeros(len(rows))
     pieces, marks = (kink, cost, lower, upper), np.empty(len(x), np.int64)
     free_in_rows(rows, sums, x, gradient, *pieces, side, free)
-    fewest, since, count, wrong, last = len(x) + 1, 0, 0, 1, math.inf
+    fewest, last = math.inf, math.inf
+    since, count, wrong = 0, 0, 1
     while True:
         if wrong:
             at = np.flatnonzero(free)

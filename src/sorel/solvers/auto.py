@@ -153,7 +153,7 @@ class Facts:
         """Whether conjugate gradients come before a matrix."""
         if not self.l2:
             return False
-        if self.has_classes or not self.has_matrix:
+        if self.has_classes:
             return True
         if not self.in_memory:
             return self.size > _FEW_COLUMNS
