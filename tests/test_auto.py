@@ -115,36 +115,33 @@ def test_a_halved_or_doubled_threshold_shows(problems, monkeypatch, name, factor
     assert any(describe(problem) != CHOSEN[case] for case, problem in problems.items())
 
 
-def test_the_table_is_short():
-    assert len(TABLE) <= 8
-    constants = [name for name, value in vars(auto).items() if isinstance(value, (int, float))]
-    assert len(constants) <= 12
+class Creeping(Solver):
+    """Goes a share of the way to the optimum in each pass, or none: the gap falls by its square."""
 
-
-class Idle(Solver):
-    """Stays where it starts, one pass after another."""
-
-    name = "idle"
+    name = "creeping"
     spent = 0.0
 
+    def __init__(self, rest):
+        self.rest = rest
+
     def iterates(self, problem, run):
-        point = problem.engine.point(run.w)
+        best, rest = sorel.solve(problem, "newton", tol=1e-12), 1.0
+        dual = problem.engine.nearest_dual(best.weights)[0]
         while True:
             run.passes += 1.0
-            Idle.spent = run.passes
-            yield Iterate(point, problem.engine.uniform())
+            rest *= self.rest
+            Creeping.spent = run.passes
+            yield Iterate(problem.engine.point((1.0 - rest) * best.w), dual)
 
 
-def idle_passes(monkeypatch, row, max_passes=10_000, **options):
-    """Passes of an idle method before the next one has its turn."""
+def creep(monkeypatch, row, rest, max_passes=10_000, **options):
+    """The status of a run in which a method that creeps comes first."""
     X, y = make_data("squared", 60, 3, seed=0)
-    problem = Problem(X, y, **options)
-    rows = (row._replace(applies=lambda facts: True, make=lambda facts: Idle()), *TABLE)
-    monkeypatch.setattr(auto, "TABLE", rows)
-    result = sorel.solve(problem, max_passes=max_passes)
+    first = row._replace(applies=lambda facts: True, make=lambda facts: Creeping(rest))
+    monkeypatch.setattr(auto, "TABLE", (first, *TABLE))
+    result = sorel.solve(Problem(X, y, **options), max_passes=max_passes, tol=1e-9)
     assert result.converged
-    assert "auto (idle then newton" in result.status
-    return Idle.spent
+    return result.status
 
 
 ROWS = {row.name: row for row in TABLE}
@@ -162,53 +159,29 @@ ROWS = {row.name: row for row in TABLE}
     ],
 )
 def test_a_method_without_progress_hands_over(monkeypatch, row, options, passes):
-    assert idle_passes(monkeypatch, ROWS[row], **options) == pytest.approx(passes, abs=3.0)
-
-
-class Creeping(Solver):
-    """Goes a share of the way to the optimum in each pass: the gap falls by its square."""
-
-    name = "creeping"
-
-    def __init__(self, rest):
-        self.rest = rest
-
-    def iterates(self, problem, run):
-        best, rest = sorel.solve(problem, "newton", tol=1e-12), 1.0
-        while True:
-            run.passes += 1.0
-            rest *= self.rest
-            dual = problem.engine.nearest_dual(best.weights)[0]
-            yield Iterate(problem.engine.point((1.0 - rest) * best.w), dual)
+    assert "auto (creeping then newton" in creep(monkeypatch, ROWS[row], 1.0, **options)
+    assert Creeping.spent == pytest.approx(passes, abs=3.0)
 
 
 @pytest.mark.parametrize(
     ("row", "passes", "alone"),
-    [
-        # To the tolerance, within the trial or beyond it.
-        ("sorel", 75, True),
-        ("sorel", 120, False),
-        # A tenth of the gap within the patience of 100 passes, or less than that.
-        ("newton", 800, True),
-        ("newton", 40_000, False),
-    ],
+    [("sorel", 75, True), ("sorel", 120, False), ("newton", 800, True), ("newton", 40_000, False)],
 )
 def test_a_method_goes_on_while_it_gets_there(monkeypatch, row, passes, alone):
-    X, y = make_data("squared", 60, 3, seed=0)
-    problem, tol = Problem(X, y, risk="mean", penalty=L2(10.0)), 1e-9
+    """To the tolerance within the trial of 100 passes, or by a tenth of the gap within as many."""
+    options = {"risk": "mean", "penalty": L2(10.0)}
+    problem = Problem(*make_data("squared", 60, 3, seed=0), **options)
     best = sorel.solve(problem, "newton", tol=1e-12)
     gap = problem.certificate(np.zeros(3), best.weights).gap
-    rest = (tol * best.objective / gap) ** (0.5 / passes)
-    made = ROWS[row]._replace(applies=lambda facts: True, make=lambda facts: Creeping(rest))
-    monkeypatch.setattr(auto, "TABLE", (made, *TABLE))
-    result = sorel.solve(problem, tol=tol, max_passes=100_000)
-    assert result.converged
-    assert ("(creeping)" in result.status) == alone, result.status
-    assert alone or result.passes < 200
+    rest = (1e-9 * best.objective / gap) ** (0.5 / passes)
+    assert ("(creeping)" in creep(monkeypatch, ROWS[row], rest, 100_000, **options)) == alone
+    assert alone or Creeping.spent < 200
 
 
 def test_the_last_method_goes_on_to_the_end_of_the_budget(monkeypatch):
-    monkeypatch.setattr(auto, "TABLE", (Method("idle", lambda f: True, lambda f: Idle()),))
+    monkeypatch.setattr(
+        auto, "TABLE", (Method("creeping", lambda f: True, lambda f: Creeping(1.0)),)
+    )
     X, y = make_data("squared", 60, 3, seed=0)
     with pytest.warns(sorel.ConvergenceWarning):
         assert sorel.solve(Problem(X, y), max_passes=900).passes >= 900

@@ -69,7 +69,7 @@ def test_of_several_classes_the_one_that_is_furthest_off():
     mean = model.predict_proba(X).mean(axis=0)
     share = np.mean(labels[:, None] == ["a", "b", "c"], axis=0)
     k = np.argmax(np.abs(mean - share))
-    assert f"of '{'abc'[k]}' is {mean[k]:.2f}, and its share of the rows {share[k]:.2f}:" in words
+    assert f"'{'abc'[k]}' is {mean[k]:.2f}, and its share of the rows {share[k]:.2f}:" in words
 
 
 def test_rates_are_off_by_a_share_of_their_mean():

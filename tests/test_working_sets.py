@@ -82,8 +82,7 @@ def test_free_columns_and_those_that_are_pulled_most(penalty, free):
     """Twice as many as are free, but 64 in all at least, and 128 more at most on a simplex."""
     rng, d = np.random.default_rng(0), 4000
     problem = Problem(rng.standard_normal((3, d)), np.ones(3), penalty=penalty)
-    w, gradient = np.zeros(d), -rng.uniform(1.0, 2.0, d)
-    used = rng.choice(d, free, replace=False)
+    w, gradient, used = np.zeros(d), -rng.uniform(1.0, 2.0, d), rng.permutation(d)[:free]
     w[used], gradient[used] = 1.0 / free, -0.5
     rows = WorkingSets(problem.engine, problem.penalty).choose(w, gradient).rows
     more = 64 - free if free == 5 else 200 if isinstance(penalty, ElasticNet) else 128
