@@ -191,21 +191,21 @@ def test_the_weighting_proves_the_gap(risk, l1, l2, max_passes):
     (20_000, 2, 0.0, 4), (20_000, 2, 0.01, 4), (4_000, 30, 0.0, 14), (3_000, 60, 0.01, 16),
 ])  # fmt: skip
 @pytest.mark.parametrize("storage", [np.asarray, scipy.sparse.csr_array])
-def test_few_samples_enter_the_program_by_themselves(n, d, l1, passes, storage):
+@pytest.mark.parametrize("risk", [CVaR(0.1), Mixture([Mean(), CVaR(0.2)], [0.5, 0.5])], ids=repr)
+def test_few_samples_enter_the_program_by_themselves(n, d, l1, passes, risk, storage):
     """It is exact, and takes few passes: those of least squares, and a round or two."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, d)) + 5.0
     y = X @ np.arange(1.0, d + 1) + np.exp(X[:, 0] - 5.0) * rng.exponential(size=n)
-    omega = rng.random(n)
-    omega /= omega.sum()
-    program = TailProgram(storage(X), y, omega, (0.0, 10.0), 1.0, l1)
+    omega = (weight := rng.random(n)) / weight.sum()
+    program = TailProgram(storage(X), y, omega, risk.levels(n, omega), 1.0, l1)
     assert program.first_entries == d * max(10_000 // d, 5 * (d + 1))
     assert program.is_small is (l1 == 0.0)
     found = program.solve()
     residual = y - X @ found.w
     order = np.argsort(residual)
-    risk = CVaR(0.1).increments(omega[order]) @ residual[order] - omega @ residual
-    value = risk + l1 * np.abs(found.w).sum()
+    deviation = risk.increments(omega[order]) @ residual[order] - omega @ residual
+    value = deviation + l1 * np.abs(found.w).sum()
     assert (found.weights - omega) @ y == pytest.approx(value, rel=1e-9)
     assert found.passes <= passes + 1
     assert program.solve(found.w).passes == 1
