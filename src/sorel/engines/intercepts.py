@@ -25,6 +25,9 @@ FloatArray = NDArray[np.float64]
 # Steps of any of the searches below; each at least halves what is left.
 _MAX_STEPS = 60
 
+# The longest first step: where losses hardly bend, it may lead anywhere.
+_FIRST_STEP = 1e3
+
 # A minimum no further away than this share of 1 is bounded from the curvature: along t a softmax
 # changes its curvature by no more than a factor of exp(2 |t|).
 _NEAR_MINIMUM = 0.05
@@ -59,7 +62,7 @@ def best_shift(statistics: Statistics, n_outputs: int) -> Any:
 
 def _root(statistics: Statistics) -> float | None:
     low, high, shift = -math.inf, math.inf, 0.0
-    reach, last = 1.0, math.inf
+    reach, last = 1.0, _FIRST_STEP
     best, least = 0.0, math.inf
     for _ in range(_MAX_STEPS):
         found = statistics(shift)
@@ -76,7 +79,7 @@ def _root(statistics: Statistics) -> float | None:
         closed = high - low < math.inf
         # Newton's steps down an exponential have length 1 for long; those of rounding may go on.
         most = max(0.9 * last, math.sqrt(EPS) * (high - low) if closed else 0.0)
-        if not low < trial < high or abs(trial - shift) > min(most, 1e3 * reach):
+        if not low < trial < high or abs(trial - shift) > most:
             if closed:
                 trial = 0.5 * (low + high)
             else:
@@ -105,8 +108,9 @@ def _softmax_minimum(statistics: Statistics) -> FloatArray | None:
             break
         # Adding one number to all intercepts changes nothing: pin that direction.
         pinned = hessian + np.trace(hessian) / len(shift) ** 2
+        delta = np.zeros(len(shift))
         try:
-            delta = -np.linalg.solve(pinned, gradient)
+            delta[~absent] = -np.linalg.solve(pinned[~absent][:, ~absent], gradient[~absent])
         except np.linalg.LinAlgError:
             break
         slope, step = float(gradient @ delta), 1.0
