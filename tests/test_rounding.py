@@ -15,7 +15,7 @@ import sorel
 from sorel import L2, Problem
 from sorel.certificate import certify
 from sorel.certificate.rounding import Path, Rounding
-from sorel.engines import DenseEngine, Engine, intercepts
+from sorel.engines import DenseEngine, Engine
 
 Long = np.longdouble
 needs_long = pytest.mark.skipif(
@@ -69,26 +69,6 @@ def test_the_objective_is_known_up_to_its_bound(loss, risk):
         assert abs(Long(found.primal) - exact) <= found.primal_rounding
         assert found.primal_rounding <= found.rounding <= found.gap
         assert found.rounding <= 1e-11 * found.primal  # of some use
-
-
-@pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge"])
-def test_what_the_intercept_may_still_gain(loss):
-    rng = np.random.default_rng(3)
-    X, y = make_data(loss, 30, 2, seed=3)
-    given = sorel.losses.Huber(0.01) if loss == "huber" else loss
-    problem = Problem(X, y, loss=given, risk=sorel.ESRM(3.0), fit_intercept=True)
-    engine = problem.engine
-    point = engine.point(rng.normal(size=3))
-    dual = engine.worst_case(point)
-    best = engine.best_intercept(point, dual)
-    left = abs(float(engine.gradient(best, dual)[-1])) + 1e-14
-    slack = intercepts.slack(engine, best, dual, left)
-    assert 0.0 < slack <= 1e-12
-    value = engine.expected(best, dual)
-    for step in 10.0 ** np.arange(-16, 3):
-        for shift in (-step, step):
-            moved = engine.point(best.w + np.array([0.0, 0.0, shift]))
-            assert engine.expected(moved, dual) >= value - slack - 1e-15 * value
 
 
 def test_weights_that_do_not_add_up_are_charged():

@@ -35,7 +35,7 @@ PUBLIC = {
 def real_name(name: str) -> str | None:
     """The module behind a public name, its submodules included; None for other names."""
     for public, real in PUBLIC.items():
-        if name == public or name.startswith(f"{public}."):
+        if f"{name}.".startswith(f"{public}."):
             return real + name.removeprefix(public)
     return None
 
@@ -43,7 +43,7 @@ def real_name(name: str) -> str | None:
 def public_name(name: str) -> str:
     """The public name of a module; its own where it has no other."""
     for public, real in PUBLIC.items():
-        if name == real or name.startswith(f"{real}."):
+        if f"{name}.".startswith(f"{real}."):
             return public + name.removeprefix(real)
     return name
 

@@ -195,7 +195,7 @@ class Team:
 
     def map(self, task: Callable[[Any], _Result], items: list[Any]) -> list[_Result]:
         """The results of ``task(item)``, in order; each thread takes the next item in turn."""
-        if self.threads == 1 or len(items) == 1:
+        if self.threads == 1:
             return [task(item) for item in items]
         pool = _executor(self.threads - 1)
         results: list[Any] = [None] * len(items)

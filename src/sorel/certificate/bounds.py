@@ -208,9 +208,8 @@ class Certifier:
             raise CertificateError(negative_gap(self.engine, shortfall, noise))
         above, value, passes = shortfall + noise, expected + penalty, 0.0
         bound = self._linear_bound(point, dual, expected, penalty, gradient, error)
-        missed = bound.total > 0.0 if refine == np.inf else above + bound.total > refine >= above
-        if missed and self._can_refine(point):
-            target = 0.0 if refine == np.inf else refine - above
+        target = 0.0 if refine == np.inf else refine - above
+        if bound.total > target >= 0.0 and self._can_refine(point):
             refined, passes = self._refined_bound(
                 point, dual, value, gradient, target, max_products
             )

@@ -270,9 +270,7 @@ class Rounding:
             error = self._likely_sum * summed + residual * largest + own
             spread = error / math.sqrt(2.0 * l2)
             total = spread * (2.0 * math.sqrt(value) + spread)
-        if not self.penalty.quadratic and (
-            l2 == 0.0 or not self.penalty.separable or self.penalty.bounds(len(coef)) is not None
-        ):
+        if not self.penalty.quadratic:
             sizes = np.abs(gradient) if columns is None else columns
             terms = slopes * sizes if sums is None else sums
             delta = self._long_sum * terms + residual * sizes + own

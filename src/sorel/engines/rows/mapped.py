@@ -189,9 +189,9 @@ class BlockFolderRows(PiecedRows):
             return None
         try:
             # Names of at most 255 letters, in at most six bytes each.
-            limit = 2000 * (self.n_features + 1)
+            limit = 2000 * self.n_features
             with path.open("rb") as stream:
-                columns = bounded_json(stream.read(limit + 1), limit)
+                columns = bounded_json(stream.read(limit), limit)
         except (ValueError, RecursionError):
             columns = None
         if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):

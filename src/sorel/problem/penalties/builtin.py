@@ -105,10 +105,9 @@ class Terms(NamedTuple):
             own = self._replace(cost=0.0)
             x = own.at(x - own.multiplier(x))
             error = total - float(x.sum())
-        if error != 0.0:
-            # What rounding leaves goes to the largest entry that has room for it.
-            room = (x + error >= self.lower) & (x + error <= self.upper)
-            x[np.argmax(np.where(room, np.abs(x), -1.0))] += error
+        # What rounding leaves goes to the largest entry that has room for it.
+        room = (x + error >= self.lower) & (x + error <= self.upper)
+        x[np.argmax(np.where(room, np.abs(x), -1.0))] += error
         return x
 
     def multiplier(self, z: Array) -> float:
@@ -305,7 +304,7 @@ class Declared(Penalty):
         if terms.total is not None:
             return terms.each_column(lambda own, column: own.fill(column)[0], v)
         # Without curvature the least pull leads to a bound, and none leaves a choice.
-        rest = _clip(terms.kink + np.zeros_like(v), terms.lower, terms.upper)
+        rest = _clip(terms.kink, terms.lower, terms.upper)
         return np.where(v > terms.cost, terms.upper, np.where(v < -terms.cost, terms.lower, rest))
 
     def conjugate_gradient(self, v: ArrayLike) -> Array:
