@@ -112,6 +112,8 @@ def test_parts_of_a_problem_keep_the_offset():
     other = sorel.Problem(X, y, loss="gamma", offset=2.0 * offset)
     assert problem.fingerprint()["targets"] != other.fingerprint()["targets"]
     assert problem.with_risk("max").objective(w) == plain.with_risk("max").objective(w)
+    assert "has an offset" in problem.engine.obstacle("batches")
+    assert problem.engine.obstacle("smoothness") == plain.engine.obstacle("smoothness")
 
 
 @pytest.mark.parametrize(

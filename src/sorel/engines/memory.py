@@ -194,9 +194,7 @@ class MemoryEngine(base.Engine):
             self._loops, self._loss_args = vectorised, (spec.loss, 1.0, self.y)
         # Exponentials of samples without weight may overflow: 0 times that is not 0. Their margins
         # stay at 0, which changes no result.
-        self._unused = np.empty(0, np.intp)
-        if self._weighted and not spec.loss.curvature_bound < np.inf:
-            self._unused = np.flatnonzero(self._omega == 0.0)
+        self._unused = np.flatnonzero(self._omega == 0.0)
         self._margin_shape = (n,) if self.n_outputs == 1 else (n, self.n_outputs)
         self._use_risk()
         self._begin()
@@ -339,12 +337,11 @@ class MemoryEngine(base.Engine):
     def losses(self, point: Any) -> FloatArray:
         losses = np.array(point.losses)
         if self._unused.size:
-            margins, every = np.empty(self._margin_shape), np.empty(self.n_samples)
+            margins = np.empty(self._margin_shape)
             self._rows.margins(point.w, margins)
             if self.spec.margin_offset is not None:
                 margins += self.spec.margin_offset
-            self._loops.losses_at(*self._loss_args, margins, every)
-            losses[self._unused] = every[self._unused]
+            losses[self._unused] = self._evaluated(point.w, margins).losses[self._unused]
         return losses
 
     def sizes(self, point: Any) -> base.Sizes:
@@ -554,7 +551,8 @@ class MemoryEngine(base.Engine):
         bounded = loss.lower_bound >= 0.0 or loss.lipschitz < math.inf
         if operation == "jacobian_bound" and not bounded:
             return f"needs bounded slopes, and the {loss.name} loss declares no such bound"
-        if operation in (*SINGLE, "batches", "splitting") and self.spec.margin_offset is not None:
+        # Losses with an offset have a log link, and those are not compiled: no other steps on rows.
+        if operation == "batches" and self.spec.margin_offset is not None:
             return "takes margins X w alone, and the problem has an offset"
         if operation in (*SINGLE, "batches") and self._rows.form is None:
             return (
