@@ -55,6 +55,10 @@ def test_losses_risk_and_norm_are_the_same_there(kind, intercept):
     assert small.objective(there) < problem.objective(anywhere)
 
 
+def test_several_outputs_stay_where_they_are():
+    assert rotate(sorel.Problem(np.eye(2, 3), [0, 1], loss="multinomial").engine) is None
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("kind", ["rows", "sparse"])
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic"])

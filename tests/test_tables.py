@@ -272,10 +272,11 @@ def test_dates_become_days(values, days):
     [
         ("delay", "did you mean 'arr_delay' or 'dep_delay'?"),
         ("xyz", "there is no column 'xyz'; the columns are 'arr_delay'"),
+        ("xyz", "'c15' and 14 more"),
     ],
 )
 def test_suggestions_look_at_parts_of_names(name, words):
-    columns = ["arr_delay", "dep_delay", "carrier", "origin"]
+    columns = ["arr_delay", "dep_delay", "carrier", "origin", *(f"c{i}" for i in range(30))]
     with pytest.raises(TableError) as info:
         tables.require_columns(columns, [name])
     assert words in str(info.value)

@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 import sorel
+from sorel.certificate import noise, vanishes
 from sorel.certificate.rounding import CertificateError
 from sorel.engines import DenseEngine
 from sorel.losses import Huber
@@ -191,3 +192,55 @@ def test_a_negative_gap_is_an_error_that_names_the_engine(spread, mass, solver, 
     problem = sorel.Problem(X, y, risk=risk, engine=WrongEngine)
     with pytest.raises(CertificateError, match="WrongEngine gave"):
         sorel.solve(problem, solver, max_passes=200)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+@pytest.mark.parametrize(("risk", "loss", "penalty", "least"), [
+    ("cvar:0.3", "squared", sorel.L2(1.0), 0.0),
+    ("cvar:0.3", "squared", sorel.Box(2.0, 3.0, 4.0), 36.0),
+    ("cvar:0.3", "linear", sorel.L2(1.0), -np.inf),
+    ("deviation:cvar:0.3", "linear", sorel.L2(1.0), 0.0),
+    (sorel.Deviation(sorel.CVaR(0.3), 0.5), "linear", sorel.L2(1.0), -np.inf),
+    ("deviation:mix:mean=0.5,max=0.5", "linear", sorel.L2(1.0), -np.inf),
+])  # fmt: skip
+def test_a_bound_for_free_is_least_losses_and_the_least_penalty(risk, loss, penalty, least, scale):
+    X, y = regression(5)
+    problem = sorel.Problem(X, scale * y, risk=risk, loss=loss, penalty=penalty)
+    found = problem.certificate(np.full(X.shape[1], 1e200), np.full(len(y), 1.0 / len(y)))
+    assert found.gap == np.inf
+    size = problem.zero_loss if loss == "linear" else least
+    assert found.dual == least or least - 1e-14 * size < found.dual <= least - 1e-16 * size
+
+
+def test_a_fit_is_perfect_where_the_risk_and_its_gap_are_next_to_nothing():
+    X, y = regression(6)
+    fitted, alike = sorel.Problem(X, y), sorel.Problem(X, np.zeros(len(y)))
+    risks = sorel.Deviation(sorel.CVaR(0.3)), sorel.Deviation(sorel.CVaR(0.3), 0.5)
+    whole, part = (sorel.Problem(X, y, risk=risk, loss="linear") for risk in risks)
+    unit, largest, deviation = fitted.constant_loss, alike.largest_loss, whole.largest_loss
+    for problem, loss, gap, rounding, expected in (
+        (fitted, 1e-9, 1e-9, 1e-9, True), (fitted, 2e-9, 1e-9, 1e-9, False),
+        (fitted, 1e-9, 3e-9, 1e-9, False), (fitted, 0.0, 2e-6 * unit, unit, False),
+        (alike, 1e-9, 1e-9, 1e-9, True), (alike, 1.0, 0.5e-24 * largest, 0.0, True),
+        (alike, 1.0, 2e-24 * largest, 0.0, False),
+        (whole, 1e-9, 0.5e-12 * deviation, 1e-9, True), (part, 0.0, 0.0, 1.0, False),
+        (whole, 2e-9, 0.0, 1e-9, False), (whole, 0.0, 2e-12 * deviation, 1.0, False),
+    ):  # fmt: skip
+        assert vanishes(problem, loss, gap, rounding) == expected
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_the_size_of_losses_and_their_noise_have_their_units(scale):
+    X, y = regression(7)
+    problem, other = sorel.Problem(X, y), sorel.Problem(scale * X, scale * y)
+    assert other.zero_loss == pytest.approx(scale**2 * problem.zero_loss)
+    for share in (1e-20, 1.0, 1e3):
+        unit = share * problem.zero_loss
+        assert noise(other, scale**2 * unit) == pytest.approx(scale**2 * noise(problem, unit))
+        assert 4.0 <= noise(problem, unit) / (2.0**-53 * max(unit, 1e-10 * problem.zero_loss)) <= 16
+    # Where losses vanish at zero margins, those beside it tell.
+    beside = [sorel.Problem(c * X, 0.0 * y).zero_loss for c in (1.0, scale)]
+    assert beside[1] == pytest.approx(scale**2 * beside[0])
+    inside = sorel.Problem(X, 0.0 * y, penalty=sorel.Box(1.0, 5.0, 6.0)).zero_loss
+    assert inside > 25.0 * beside[0]
+    assert sorel.Problem(X, np.ones_like(y), loss="poisson").zero_loss == 1.0
