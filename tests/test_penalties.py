@@ -261,7 +261,7 @@ PLANE: list[Penalty] = [
     GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5),
     Ball().plus_ridge(0.5),
     Budget(0.3, 1.2, -0.5, [1.0, 1.5], [0.2, 0.5], [0.25, 1.0]),
-    Budget(0.0, 1.0, [-0.5, 0.0], 2.0),
+    Budget(0.0, 1.0, [-0.5, 0.0], 2.0, 0.3, [0.5, 0.25]),
     Budget(0.4, 1.0, -math.inf, cost=0.3, previous=0.5),
 ]
 in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
