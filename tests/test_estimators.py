@@ -242,6 +242,7 @@ class Interrupted(Newton):
         self.after = after
 
     def iterates(self, problem, run):
+        run.watched = True  # a check at every step
         iterates, reply = super().iterates(problem, run), None
         for _ in range(self.after):
             reply = yield iterates.send(reply)

@@ -121,6 +121,7 @@ class Finalised:
 def test_a_signal_that_python_loses_ends_the_next_step():
     class Losing(sorel.solvers.Newton):
         def iterates(self, problem, run):
+            run.watched = True  # a check at every step
             steps = super().iterates(problem, run)
             yield next(steps)
             Finalised()

@@ -126,7 +126,7 @@ class SearchReport:
     --------
     >>> from sorel import SpectralRiskRegressorCV
     >>> from sorel.datasets import make_two_populations
-    >>> X, y, _ = make_two_populations(n=1000)
+    >>> X, y, _ = make_two_populations(n=2000)
     >>> search = SpectralRiskRegressorCV(tail="cvar:0.1", mean_slack=0.1, l2s=["auto"]).fit(X, y)
     >>> report = search.search_report_
     >>> report.verdict.startswith(f"{search.best_risk_.spec} (l2 auto) gains on the plain fit")
