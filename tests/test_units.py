@@ -165,6 +165,23 @@ def test_a_perfect_fit_is_converged_though_no_gap_is_relative_to_it(penalty):
 
 
 @pytest.mark.parametrize("scale", SCALES)
+def test_an_optimum_of_0_is_a_perfect_fit_in_any_unit_where_losses_have_no_spread(scale):
+    X, simplex = scale * np.array([[0.0, -7.0, -0.3]]), sorel.Simplex(0.0)
+    problem = sorel.Problem(X, [0.0], risk="extremile:2.5", loss="linear", penalty=simplex)
+    assert sorel.solve(problem).converged
+    # Equal returns, whose spread is rounding.
+    options = {
+        "risk": sorel.Deviation(sorel.Max(), 0.5),
+        "sample_weight": [0.1, 0.7, 0.3, 0.9, 0.2],
+    }
+    penalty = sorel.ElasticNet(1e-4, 0.7 * scale)
+    problem = sorel.Problem(
+        np.full((5, 1), scale), np.zeros(5), loss="linear", penalty=penalty, **options
+    )
+    assert sorel.solve(problem).converged
+
+
+@pytest.mark.parametrize("scale", SCALES)
 def test_a_deviation_of_nothing_but_rounding_is_a_perfect_fit(scale):
     R = np.tile(scale * returns(11, n=1), (3, 1))
     risk, penalty = sorel.Deviation(sorel.CVaR(0.3)), sorel.Simplex(1e-12 * scale)

@@ -23,6 +23,7 @@ from sorel.certificate import (
     gap_wanted,
     unit,
 )
+from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import Engine, FloatArray, Point, Spec
 from sorel.files.fingerprints import describe, fingerprint_array
 from sorel.problem.losses import Loss, Squared, SquaredHinge, parse_loss
@@ -132,7 +133,8 @@ class Problem:
         Examples
         --------
         >>> import numpy as np, sorel
-        >>> from sorel.engines import DenseEngine, Spec
+        >>> from sorel.certificate.rounding import ROUNDINGS
+        from sorel.engines import DenseEngine, Spec
         >>> spec = Spec(np.array([1.0, 2.0, 5.0]), sorel.losses.Squared(), sorel.Max())
         >>> engine = DenseEngine(np.array([[1.0], [2.0], [3.0]]), spec)
         >>> sorel.Problem.from_engine(engine, sorel.L2(0.1)).objective([1.0])
@@ -367,7 +369,7 @@ class Problem:
     def loss_scale(self, point: Point) -> float:
         """Spread of the losses at a point, the inverse of the unit of a dual step eta.
 
-        Losses that all but tie leave their size to go by, or their spread beside the point.
+        Losses that all but tie leave their size to go by, or their spread or size beside the point.
         """
         engine = self.engine
         spread = engine.sizes(point).deviation
@@ -375,8 +377,8 @@ class Problem:
             mean = engine.sizes(point).absolute
             spread = spread if spread > _TIED * mean else mean
         if spread == 0.0:
-            beside = np.full(engine.shape, 1.0 / engine.size)
-            spread = engine.sizes(engine.point(beside)).deviation
+            _, size, beside = engine.sizes(engine.point(np.full(engine.shape, 1.0 / engine.size)))
+            spread = beside if beside > ROUNDINGS * size else size
         return spread or 1.0
 
     def penalty_value(self, w: FloatArray) -> float:
