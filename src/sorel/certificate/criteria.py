@@ -20,7 +20,7 @@ from sorel.engines import trusting_engine
 from sorel.problem.risks import Deviation, Mean
 
 if TYPE_CHECKING:
-    from sorel.engines.base import Engine, FloatArray, Point
+    from sorel.engines.base import Point
     from sorel.problem.problem import Problem
 
 # Gap of a perfect fit, in units of the loss of the best constant model. Margins of twice as many
@@ -83,8 +83,7 @@ def gap_wanted(problem: Problem, tol: float, unit: float) -> float:
 def constant_loss(problem: Problem) -> float:
     """Mean loss of the best constant model, whether or not an intercept is fitted.
 
-    Where targets are all alike and the penalty forbids w = 0, that of the coefficients of least
-    norm. For affine losses, which have no best one, the spread of the losses at w = 0 or beside it.
+    For affine losses, which have no best one, the spread of the losses at w = 0 or beside it.
     """
     engine = problem.engine.for_run()
     if problem.loss.affine:
@@ -98,21 +97,11 @@ def constant_loss(problem: Problem) -> float:
         engine = trusting_engine(np.zeros((problem.n_samples, 1)), spec)
     elif not problem.fit_intercept:  # rows on a cluster
         return 0.0
-    least = _loss_of(engine, np.zeros(engine.shape))
+    point = engine.point(np.zeros(engine.shape))
+    best = engine.best_intercept(point, engine.uniform())
+    least = 0.0 if best is None else engine.sizes(best).absolute
     # Targets that are all alike have no loss but rounding.
-    if least > _PERFECT_GAP**2 * problem.zero_loss:
-        return least
-    if problem.loss.curvature_bound == math.inf or not np.any(problem.start()):
-        return 0.0
-    least = _loss_of(problem.engine.for_run(), problem.start())
-    return least if least > _PERFECT_GAP**2 * problem.largest_loss else 0.0
-
-
-def _loss_of(engine: Engine, w: FloatArray) -> float:
-    """Mean loss of coefficients with their best intercept, if there is one."""
-    point = engine.point(w)
-    best = engine.best_intercept(point, engine.uniform()) if engine.fit_intercept else point
-    return 0.0 if best is None else engine.sizes(best).absolute
+    return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
 
 
 def vanishes(problem: Problem, loss: float, gap: float, rounding: float) -> bool:
