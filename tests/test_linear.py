@@ -181,3 +181,13 @@ def test_shares_that_add_up_to_less_than_one_leave_less_than_nothing():
     result = sorel.solve(problem)
     assert result.converged
     assert Fraction(result.dual) <= (total - 1) * Fraction(0.024)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_run_goes_on_where_margins_that_were_moved_look_like_a_perfect_fit(seed):
+    """Moved step by step they have rounding errors above all losses; computed afresh, none such."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((8, 2))[rng.integers(0, 8, 24)]
+    penalty = sorel.NonNegative(1.5e-6)
+    problem = sorel.Problem(X, np.zeros(24), risk="max", loss="linear", penalty=penalty)
+    assert sorel.solve(problem).converged

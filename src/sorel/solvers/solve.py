@@ -130,8 +130,7 @@ class Result:
     status : str
         One sentence on how the run ended.
     history : list of Record
-        One record per check. Where a last certificate, made when the run had ended, has tightened
-        the bound, it has a record too.
+        One record per check, and one of a last certificate where the run ended above the tolerance.
     solver : str
         Name of the solver.
     curvature : array or None
@@ -212,7 +211,10 @@ class _Ledger:
             return _CONVERGED
         # A perfect fit is made better while it is more than rounding.
         if (stalled or self.gap <= 2.0 * self.rounding) and self.solved:
-            return _CONVERGED
+            # Margins that were moved step by step have larger errors than those of the answer.
+            self.close(stopped=False)
+            if self.solved:
+                return _CONVERGED
         if stalled and run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding:
             return _ROUNDED
         if run.passes >= run.max_passes:
@@ -280,10 +282,7 @@ class _Ledger:
             found = certify(engine.point(w), self.dual, refine=math.inf, max_products=MANY_PRODUCTS)
             if moved:
                 self.objective = self._upper = math.inf  # of parameters that nobody gets
-            if moved or _lower_bound(found) > self._lower:
-                self._enter(w, self.dual, found)
-            else:
-                self.run.passes += found.passes
+            self._enter(w, self.dual, found)
         return self.w, self.dual
 
     def _rounded(self, w: FloatArray) -> tuple[FloatArray, bool]:
@@ -466,9 +465,8 @@ def solve_quietly(
         with problem.engine.working(), np.errstate(over="ignore", invalid="ignore"):
             ending = _drive(iterates, ledger, callback, save)
             w, dual = ledger.close(stopped=ending == _STOPPED)
-            converged, lost = ledger.solved, 0.0
-            if not converged and ledger.objective < math.inf:
-                lost = relative(ledger.certifier.least_gap(w, dual), ledger.unit)
+            converged = ledger.solved
+            lost = relative(ledger.rounding, ledger.unit) if ledger.objective < math.inf else 0.0
     except Exception:
         if keeper is not None and run.latest is not None:
             # Solvers that check rarely have come further. The check may fail as the run did.
