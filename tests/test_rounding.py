@@ -155,7 +155,22 @@ def test_coefficients_beside_the_domain_do_not_lower_the_objective(penalty):
         assert found.primal_rounding <= 100.0 * (abs(distance) + 1e-14)
 
 
-@pytest.mark.filterwarnings("ignore::sorel.ConvergenceWarning")
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("penalty", [
+    L2(1e-7), sorel.ElasticNet(1e-7, 1e-5), sorel.NonNegative(1e-7), sorel.Box(1e-7, -1.0, 1.0),
+    sorel.Simplex(1e-5),
+], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("loss", ["squared", "huber", "gamma"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_that_are_all_but_met(rows, loss, penalty, intercept):
+    """What is left of the slopes is far below the rounding of a margin."""
+    rng = np.random.default_rng(rows)
+    X = 1e5 * rng.standard_normal((rows, 12))
+    y = np.exp(X @ (rng.random(12) / 1e6)) if loss == "gamma" else rng.random(rows)
+    options = {"risk": "esrm:2", "loss": loss, "penalty": penalty, "fit_intercept": intercept}
+    assert sorel.solve(Problem(X, y, **options)).converged
+
+
 @pytest.mark.parametrize("mu", [1e-9, 1e-3])
 @pytest.mark.parametrize("size", [1e3, 1e7])
 def test_the_bound_of_one_row_holds_in_exact_arithmetic(size, mu):
@@ -170,6 +185,7 @@ def test_the_bound_of_one_row_holds_in_exact_arithmetic(size, mu):
     optimum = exact([share * Fraction(c) for c in x])
     assert Fraction(result.dual) <= optimum
     assert exact([Fraction(c) for c in result.w]) - optimum <= Fraction(result.gap)
+    assert result.gap <= 1e-4 * optimum
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, 1e8])
@@ -215,14 +231,12 @@ def test_every_source_of_an_error_of_margins_is_charged():
         (rounding.margins(np.array([0.0, 0.0, -1e9])), 1e9 * UNIT),
         (rounding.margins(np.zeros(3), far_way), 1e8 * UNIT),
         (rounding.margins(np.ones(3), long_way), 1e9 * 1e3 * UNIT),
-        (rounding.shift(np.array([1e5, 0.0, 1.0])), 1e8 * UNIT),
         (rounding_of(classes).margins(np.array([[0.0] * 3, [0.0] * 3, [3.0, 0.0, 4.0]])), 5 * UNIT),
         (rounding_of(moved).margins(np.zeros(2)), 70.0 * UNIT),
         (rounding_of(on_simplex).margins(np.array([0.501, 0.501])), 1e3 * 2e-3),
         (rounding_of(on_simplex).margins(np.array([0.501, 0.501]), on_way), 1e3 * 2e-3),
         (blind.margins(np.zeros(2)), 1e4 * UNIT),
         (Rounding(problem.engine, problem.penalty, 1.0, 0.5).margins(np.zeros(3)), 0.5),
-        (rounding.difference(-1e4), 1e4 * UNIT),
         (rounding.intercept(zero, equal, 0.0, 1e6)[1], 1e6 * UNIT),
         (rounding.intercept(zero, equal, -1e-3, 1e6)[1], 1e-3),
         (rounding_of(classes).intercept(flat, classes.engine.uniform(), 1e-9, 1.0)[1], 1e-9),

@@ -12,16 +12,20 @@ minimum of lam . l + g is then bounded at another point, some Newton steps from 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.sparse import csr_array
 
+from sorel._lib.floats import TINY
 from sorel.certificate.criteria import relative, unit
 from sorel.certificate.known import KnownCurvature
 from sorel.certificate.rounding import (
+    MAX_ENTRIES,
     ROUNDINGS,
     UNIT,
     CertificateError,
@@ -34,6 +38,7 @@ from sorel.models.conjugate import minimize_model
 from sorel.models.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
 from sorel.models.quadratic import minimize_quadratic
 from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
+from sorel.problem.penalties.builtin import Declared
 from sorel.problem.risks import Deviation, Mixture
 
 if TYPE_CHECKING:
@@ -214,6 +219,9 @@ class Certifier:
                 point, dual, value, gradient, target, max_products
             )
             bound = min(bound, refined)
+            if refine == np.inf:
+                with contextlib.suppress(np.linalg.LinAlgError):
+                    bound = min(bound, self._slope_bound(point, dual, expected))
         if value - self.least < bound.total:
             bound = _Bound(value - self.least, 0.0)
         gap, size = above + bound.total, unit(problem, primal, point)
@@ -228,14 +236,6 @@ class Certifier:
         risk, penalty = self.engine.expected(point, dual), self.problem.penalty_value(point.w)
         error = self.rounding.risk(point, dual, risk, 0.0, self.rounding.margins(point.w))
         return risk + penalty, error + self.rounding.penalty_value(penalty, point.w)
-
-    def least_gap(self, w: FloatArray, dual: Dual) -> float:
-        """What rounding errors leave of a gap at these parameters, however good they are."""
-        point, coef = self.engine.point(w), self.problem.coefficients(w)
-        expected, error = self.engine.expected(point, dual), self.rounding.margins(w)
-        lost, slopes = self.rounding.losses(point, dual, expected, error)
-        sums = self.rounding.affine_sums(dual) if self.problem.loss.affine else None
-        return lost + self.rounding.bracket(0.0, coef, np.zeros_like(coef), slopes, 0.0, sums)
 
     def _can_refine(self, point: Point) -> bool:
         """Whether Newton steps lead to a better bound: affine losses equal their linearisation."""
@@ -264,9 +264,10 @@ class Certifier:
                 return _NO_BOUND
             if shifted is not point:
                 least = engine.expected(shifted, dual)
-                excess, lost = max(0.0, expected - least), rounding.difference(expected)
+                excess, lost = max(0.0, expected - least), ROUNDINGS * abs(expected)
                 point, expected, gradient = shifted, least, None
-                margin_error += rounding.shift(point.w)
+                # Moving margins rounds a product and a sum.
+                margin_error += 2.0 * UNIT * rounding.margin_size(point.w)
         if gradient is None:
             gradient = engine.gradient(point, dual)
         coef, slope = problem.coefficients(point.w), problem.coefficients(gradient)
@@ -314,6 +315,60 @@ class Certifier:
                 return bound, passes
         formed, _ = self._descend(self._newton_point, *start)
         return min(bound, formed), passes
+
+    def _slope_bound(self, point: Point, dual: Dual, expected: float) -> _Bound:
+        """The same from slopes that are those of no parameters, where few rows have weight.
+
+        Near a perfect fit the slopes phi' at the optimum are smaller than what rounding a margin
+        changes in them. By the Fenchel-Young inequality every s and v = -X^T (lam s) give
+
+            min_u  lam . l(u) + g(u)  >=  lam . [l(w) - D] + g(w) - [g(w) + g*(v) - v . w]
+
+        where phi'(t) = s and D = phi(z) - phi(t) - s (z - t) <= (phi'(z) - s) (z - t) for the
+        margins z of w. The best s is near phi'(z), and v a subgradient of g at w.
+        """
+        engine, loss, penalty, w = self.engine, self.problem.loss, self.penalty, point.w
+        lam, coef, stored = engine.weights(dual), self.problem.coefficients(w), engine.stored()
+        used = np.flatnonzero(lam)
+        if stored is None or used.size * w.size > MAX_ENTRIES:
+            return _NO_BOUND
+        if w.ndim > 1 or engine.spec.margin_offset is not None or not isinstance(penalty, Declared):
+            return _NO_BOUND
+        X = csr_array(stored[0][used], dtype=np.float64).toarray()
+        y, lam = stored[1][used], lam[used]
+        z = X @ coef + w[len(coef) :].sum()
+        # Where g is smooth v is its slope, up to a number for all where coefficients have a sum.
+        terms = penalty.terms(coef.shape)
+        side = np.sign(terms.moves(coef))
+        free = (coef > terms.lower) & (coef < terms.upper) & ((side != 0.0) | (terms.cost == 0.0))
+        columns, pull = X.T[free], (penalty.l2 * coef + terms.cost * side)[free]
+        if terms.total is not None and pull.size:
+            columns, pull = columns - columns.mean(axis=0), pull - pull.mean()
+        if engine.fit_intercept:
+            columns, pull = np.vstack([columns, np.ones(len(y))]), np.append(pull, 0.0)
+        slope, bend = loss.derivative(y, z), loss.curvature(y, z)
+        s, root = lam * slope, np.sqrt(lam * bend)
+        s += root * np.linalg.lstsq(columns * root, -pull - columns @ s)[0]
+        if engine.fit_intercept:
+            # An intercept has no conjugate: slopes add up to 0, as far as they are rounded.
+            s -= s.sum() * root**2 / max(float(root @ root), TINY)
+        size = float(np.abs(s).sum())
+        residual = ROUNDINGS * len(s) * size if engine.fit_intercept else 0.0
+        change = np.where(root > 0.0, s / lam - slope, 0.0)
+        # A margin beyond t stands for it.
+        step = 2.0 * change / np.maximum(bend, TINY)
+        beyond = np.nextafter(z + step, np.copysign(np.inf, change))
+        passed = (lam * loss.derivative(y, beyond) - s) * change >= 0.0
+        if abs(s.sum()) > residual > 0.0 or not passed.all():
+            return _NO_BOUND
+        away, gradient = np.abs(beyond - z), s @ X
+        bracket = penalty.fenchel_young(coef, -gradient)
+        drop = expected - lam @ (loss.value(y, z) - np.abs(change) * away)
+        error = self.rounding.losses(point, dual, expected, 0.0)[0]
+        error += self.rounding.margins(w) * size + residual * float(away.max())
+        error += self.rounding.penalty_value(self.problem.penalty_value(w), w)
+        error += self.rounding.bracket(bracket, coef, gradient, size, residual)
+        return _Bound(max(float(drop) + bracket, 0.0) + error, error)
 
     def _matrix_cost(self) -> float:
         """Products that cost as much as a matrix; 0 where there are none to be had."""

@@ -188,10 +188,6 @@ class Rounding:
         coef = w[: self.engine.n_features]
         return float(np.sum(np.abs(coef - self.penalty.project(coef))))
 
-    def shift(self, w: FloatArray) -> float:
-        """Error of moving margins to w: of a product and a sum."""
-        return 2.0 * UNIT * self.margin_size(w)
-
     def margin_size(self, w: FloatArray) -> float:
         """sum_j m_j |w_j| and the largest offset, or a norm of them for several outputs."""
         if self._columns is None:
@@ -217,10 +213,6 @@ class Rounding:
             most = residual + math.sqrt(2.0 * self.loss.curvature_bound * drop)
             residual = min(most, intercepts.spread(self.engine.n_outputs, residual))
         return drop, residual
-
-    def difference(self, value: float) -> float:
-        """What a difference from such a value loses."""
-        return ROUNDINGS * abs(value)
 
     def penalty_value(self, value: float, w: FloatArray) -> float:
         """Error of g, and what it changes by where rounding has put w beside the domain."""
