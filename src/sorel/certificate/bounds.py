@@ -330,7 +330,7 @@ class Certifier:
         engine, loss, penalty, w = self.engine, self.problem.loss, self.penalty, point.w
         lam, coef, stored = engine.weights(dual), self.problem.coefficients(w), engine.stored()
         used = np.flatnonzero(lam)
-        if stored is None or used.size * w.size > MAX_ENTRIES:
+        if stored is None or used.size > w.size or used.size * w.size > MAX_ENTRIES:
             return _NO_BOUND
         if w.ndim > 1 or engine.spec.margin_offset is not None or not isinstance(penalty, Declared):
             return _NO_BOUND
