@@ -56,7 +56,6 @@ SHARP = Mixture([ESRM(2.0), CVaR(0.5)], [0.92, 0.08])
 CHOSEN = {
     (442, 10, "squared", "cvar:0.5"): MATRIX,
     (569, 30, "logistic", "esrm:2"): f"quasi_newton 0 matrix, {MATRIX}",
-    (450, 20, "squared", "esrm:2"): MATRIX,
     (520, 20, "squared", "esrm:2"): f"quasi_newton 0 matrix, {MATRIX}",
     (60_000, 20, "huber", "extremile:2.5"): f"quasi_newton 0 matrix, {MATRIX}",
     (5000, 50, "logistic", "mean"): f"quasi_newton 0 matrix, {MATRIX}",
@@ -105,7 +104,7 @@ def test_the_methods_for_real_sizes(problems, case):
 @pytest.mark.parametrize(
     "name",
     [
-        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MATRIX_STEPS",
+        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_MATRICES", "_MATRIX_STEPS",
         "_ROWS_PER_PARAMETER", "_SMOOTH_JUMP", "PRODUCTS_PER_STEP",
     ],
 )  # fmt: skip
@@ -150,8 +149,7 @@ ROWS = {row.name: row for row in TABLE}
 @pytest.mark.parametrize(
     ("row", "options", "passes"),
     [
-        ("newton", {}, 100.0),
-        ("newton", {"penalty": NonNegative(0.1)}, 250.0),
+        ("newton", {}, 250.0),
         ("newton_cg", {}, 250.0),
         ("newton_cg", {"max_passes": 200}, 160.0),
         # A tenth of a trial tells that it leads nowhere.
@@ -165,17 +163,17 @@ def test_a_method_without_progress_hands_over(monkeypatch, row, options, passes)
 
 @pytest.mark.parametrize(
     ("row", "passes", "alone"),
-    [("sorel", 75, True), ("sorel", 120, False), ("newton", 800, True), ("newton", 40_000, False)],
+    [("sorel", 75, True), ("sorel", 120, False), ("newton", 800, True), ("newton", 80_000, False)],
 )
 def test_a_method_goes_on_while_it_gets_there(monkeypatch, row, passes, alone):
-    """To the tolerance within the trial of 100 passes, or by a tenth of the gap within as many."""
+    """To the tolerance within the trial of 100 passes, or by a tenth of the gap within 250."""
     options = {"risk": "mean", "penalty": L2(10.0)}
     problem = Problem(*make_data("squared", 60, 3, seed=0), **options)
     best = sorel.solve(problem, "newton", tol=1e-12)
     gap = problem.certificate(np.zeros(3), best.weights).gap
     rest = (1e-9 * best.objective / gap) ** (0.5 / passes)
     assert ("(creeping)" in creep(monkeypatch, ROWS[row], rest, 100_000, **options)) == alone
-    assert alone or Creeping.spent < 200
+    assert alone or Creeping.spent < 300
 
 
 def test_the_last_method_goes_on_to_the_end_of_the_budget(monkeypatch):

@@ -50,9 +50,6 @@ _SMOOTH_JUMP = 0.05
 # weights of neighbouring ranks then tell how weights move.
 _ROWS_PER_PARAMETER = 10
 
-# Entries of X from which on that pays: a matrix for each step of a smaller one takes no time.
-_LEAST_ENTRIES = 10_000
-
 # Passes of a stochastic method before a matrix of all columns. A tenth of a trial tells whether it
 # leads anywhere.
 _TRIAL = 100.0
@@ -67,9 +64,6 @@ _SHARE_OF_PASSES = 0.8
 # Passes in which neither the gap nor the objective, which falls first, has lost a tenth of the gap,
 # after which the next method has its turn.
 _PATIENCE = 250.0
-
-# The same for Newton steps under L2, which take two each: elsewhere ties may take longer.
-_NEWTON_PATIENCE = 100.0
 
 
 class Facts:
@@ -122,7 +116,7 @@ class Facts:
     def shares_matrix(self) -> bool:
         """Whether steps around one matrix are worth it."""
         engine = self.engine
-        if engine.n_outputs > 1 or engine.entries < _LEAST_ENTRIES or not self.has_matrix:
+        if engine.n_outputs > 1 or not self.has_matrix:
             return False
         return carrying_rows(engine) >= _ROWS_PER_PARAMETER * self.size
 
@@ -225,9 +219,7 @@ TABLE = (
         lambda f: SOREL(),
         trial=lambda f: _TRIAL,
     ),
-    Method(
-        "newton", lambda f: f.has_matrix, lambda f: Newton(), patience=lambda f: _NEWTON_PATIENCE
-    ),
+    Method("newton", lambda f: f.has_matrix, lambda f: Newton()),
     # Its gap falls at the end of the sequence, and not before.
     Method(
         "continuation",
@@ -270,10 +262,7 @@ class Auto(Solver):
         best: tuple[FloatArray, Dual | None] | None = None
         best_gap, first_gap, since, began = np.inf, 0.0, run.passes, run.passes
         lowest = np.inf
-        # The gap of affine losses is large until the last, since none can be refined.
-        slow = not problem.penalty.quadratic or problem.loss.affine
-        patience = max(row.patience(facts), _PATIENCE) if slow else row.patience(facts)
-        trial = math.inf if last else row.trial(facts)
+        patience, trial = row.patience(facts), math.inf if last else row.trial(facts)
         limit = began + _SHARE_OF_PASSES * (run.max_passes - began)
         iterates = solver.iterates(problem, run)
         try:

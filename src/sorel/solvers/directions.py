@@ -33,9 +33,6 @@ _FORCING = 0.3
 # Products of a step at most.
 _MAX_PRODUCTS = 250
 
-# Cost of the products so far, as a share of what as many steps from a matrix would have cost.
-_SHARE_OF_MATRIX = 0.7
-
 
 class Columns:
     """From the Hessian of the columns in the working set.
@@ -118,8 +115,8 @@ class Products:
     Parameters
     ----------
     costs : StepCosts, optional
-        Where given, all steps together may take a share of the products that as many would cost
-        from a matrix. Beyond that the next step is refused by a CostlyError.
+        Where given, all steps together may take the products that as many would cost from a
+        matrix. Beyond that the next step is refused by a CostlyError.
     """
 
     def __init__(self, costs: StepCosts | None = None) -> None:
@@ -150,7 +147,7 @@ class Products:
         self._steps += 1
         if self._costs is None:
             return _MAX_PRODUCTS
-        left = _SHARE_OF_MATRIX * self._costs.products(self._steps) - self._spent
+        left = self._costs.products(self._steps) - self._spent
         return int(max(left, PRODUCTS_PER_STEP))
 
 

@@ -29,9 +29,6 @@ from sorel.solvers.base import (
 )
 from sorel.solvers.newton_cg import NewtonCG
 
-# Entries of X for each entry of L from which on the rotation pays.
-_COLUMNS_PER_ROW = 2
-
 # Entries of X from which on it pays. Newton steps on fewer take milliseconds, and end exactly.
 _LEAST_ENTRIES = 200_000
 
@@ -58,8 +55,8 @@ class RowSpace(Solver):
         if not pays(problem):
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
-                f"most {MAX_ROWS} rows and at least {_COLUMNS_PER_ROW} times as many columns, "
-                f"{_LEAST_ENTRIES} entries in all; use solver='auto'"
+                f"most {MAX_ROWS} rows, more columns than rows and at least {_LEAST_ENTRIES} "
+                "entries; use solver='auto'"
             )
 
     def iterates(self, problem: Problem, run: Run) -> Iterates:
@@ -109,7 +106,7 @@ def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine:
 def pays(problem: Problem) -> bool:
     """Whether the space of the rows is so much smaller that the rotation pays."""
     engine, n = problem.engine, problem.n_samples
-    if n > MAX_ROWS or engine.entries < max(_COLUMNS_PER_ROW * n * n, _LEAST_ENTRIES):
+    if n > MAX_ROWS or engine.entries < max(n * n, _LEAST_ENTRIES):
         return False
     served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.stored() is not None
     return served and problem.has_two_levels and not problem.loss.affine
