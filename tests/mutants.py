@@ -72,7 +72,7 @@ TESTS = {
     "engines/": ["test_engines.py", "test_deviances.py", "test_engine_contract.py",
                  "test_rounding.py", "test_classes.py", "test_epochs.py", "test_auto.py",
                  "test_first_order.py", "test_sparse.py", "test_blocks.py", "test_linear.py",
-                 "test_threads.py", "test_problem.py"],
+                 "test_threads.py", "test_problem.py", "test_row_space.py"],
     "estimators/constant_model.py": ["test_constant.py"],
     "estimators/paths.py": ["test_paths.py", "test_tails.py"],
     "estimators/portfolio": ["test_portfolio.py"],

@@ -272,14 +272,10 @@ class OneMargin(MemoryCurvature):
             return step
 
         step = inverse(gradient)
-        # Where l2 is small against the rows, digits cancel: what is left over is solved for again.
-        # Rows that are all but dependent need a second refinement, and others none.
-        solved = math.sqrt(EPS)
-        for _ in range(2 if system.rounding > solved else 0):
-            residual = self.product(step) + modulus * step + gradient
-            if residual @ residual <= solved**2 * (gradient @ gradient):
-                break
-            step += inverse(residual)
+        # Where l2 is small against the rows, digits cancel: what is left over is solved for again,
+        # and where rows are all but dependent a second time.
+        for _ in range(2 if system.rounding > math.sqrt(EPS) else 0):
+            step += inverse(self.product(step) + modulus * step + gradient)
         return step
 
     def factor(self) -> FloatArray | None:

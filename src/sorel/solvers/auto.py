@@ -221,12 +221,7 @@ TABLE = (
     ),
     Method("newton", lambda f: f.has_matrix, lambda f: Newton()),
     # Its gap falls at the end of the sequence, and not before.
-    Method(
-        "continuation",
-        lambda f: f.has_matrix,
-        lambda f: Continuation(),
-        patience=lambda f: math.inf,
-    ),
+    Method("continuation", lambda f: f.has_matrix, lambda f: Continuation(), lambda f: math.inf),
 )
 
 

@@ -67,14 +67,8 @@ class RowSpace(Solver):
             return
         small = problem.with_engine(rotated.engine)
         began, cheaper = run.passes, problem.engine.entries / problem.n_samples**2
-        inner = Run(
-            rotated.into(run.w),
-            run.dual,
-            SHARE_OF_TOL * run.tol,
-            (run.max_passes - run.passes) * cheaper,
-            run.deadline,
-            run.random_state,
-        )
+        tol, most = SHARE_OF_TOL * run.tol, (run.max_passes - run.passes) * cheaper
+        inner = Run(rotated.into(run.w), run.dual, tol, most, run.deadline, run.random_state)
         best: tuple[FloatArray, Dual] | None = None
         least, known, since, target = np.inf, np.inf, 0.0, 0.0
         try:
