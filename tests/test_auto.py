@@ -149,13 +149,11 @@ ROWS = {row.name: row for row in TABLE}
 @pytest.mark.parametrize(
     ("row", "options", "passes"),
     [
-        ("newton", {}, 250.0),
-        ("newton_cg", {}, 250.0),
-        ("newton_cg", {"max_passes": 200}, 160.0),
+        ("newton", {}, 250.0), ("newton_cg", {}, 250.0), ("newton_cg", {"max_passes": 200}, 160.0),
         # A tenth of a trial tells that it leads nowhere.
         ("sorel", {"penalty": NonNegative(0.1)}, 10.0),
     ],
-)
+)  # fmt: skip
 def test_a_method_without_progress_hands_over(monkeypatch, row, options, passes):
     assert "auto (creeping then newton" in creep(monkeypatch, ROWS[row], 1.0, **options)
     assert Creeping.spent == pytest.approx(passes, abs=3.0)

@@ -38,18 +38,11 @@ by_name = {"ids": lambda given: given.name}
 @pytest.mark.parametrize(
     "solver",
     [
-        SOREL("paper", dual_step=0.1),
-        LSVRG(batch_size=4),
-        LSVRG(nu=0.05),
-        Prospect(),
-        Prospect(nu=0.05, batch_size=4),
-        SaddleSAGA(),
-        SaddleSAGA(nu=0.05),
-        Subgradient(),
-        LBFGS(),
+        SOREL("paper", dual_step=0.1), LSVRG(batch_size=4), LSVRG(nu=0.05), Prospect(),
+        Prospect(nu=0.05, batch_size=4), SaddleSAGA(), SaddleSAGA(nu=0.05), Subgradient(), LBFGS(),
     ],
     **by_name,
-)
+)  # fmt: skip
 @pytest.mark.parametrize("loss", ["squared", "logistic", "multinomial"])
 def test_solvers_come_close_to_the_optimum(solver, loss):
     problem = make(loss)
@@ -129,15 +122,11 @@ def test_passes_of_batches_that_leave_samples_over():
 @pytest.mark.parametrize(
     "solver",
     [
-        SOREL("paper", 50.0),
-        LSVRG(50.0),
-        Prospect(50.0),
-        SaddleSAGA(50.0),
-        SGD(50.0),
+        SOREL("paper", 50.0), LSVRG(50.0), Prospect(50.0), SaddleSAGA(50.0), SGD(50.0),
         Prospect(50.0, nu=0.1),
     ],
     **by_name,
-)
+)  # fmt: skip
 def test_solvers_diverge_readably(solver):
     problem = make()
     with np.errstate(all="ignore"), pytest.warns(sorel.ConvergenceWarning, match="diverged at"):

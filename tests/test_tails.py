@@ -97,16 +97,13 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "serves"),
     [
-        ({}, True),
-        ({"risk": "mean"}, False),
-        ({"risk": "esrm:3"}, False),
-        ({"risk": CVaR(0.51)}, False),  # all rows are as cheap
-        ({"risk": CVaR(0.49)}, True),
+        ({}, True), ({"risk": "mean"}, False), ({"risk": "esrm:3"}, False),
+        ({"risk": CVaR(0.49)}, True), ({"risk": CVaR(0.51)}, False),  # all rows are as cheap
         ({"risk": CVaR(0.02)}, False),  # a tail of less than four rows for each parameter
         ({"risk": CVaR(0.03)}, True),
         ({"tol": 1e-13}, False),
     ],
-)
+)  # fmt: skip
 def test_which_problems_are_served(change, serves):
     problem = make_problem(risk=change.get("risk", CVaR(0.1)))
     found = Tails(change.get("tol", 1e-6), 1000, 0).solve(problem, sorel.solve(problem))
