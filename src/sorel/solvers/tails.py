@@ -110,7 +110,7 @@ class Tails:
         """Whether a few of the rows carry the risk, and they are worth a problem of their own."""
         if type(problem.risk) is not CVaR or problem.engine.entries < _LEAST_ENTRIES:
             return False
-        if self._failed or problem.engine.obstacle("on_rows") is not None:
+        if problem.engine.obstacle("on_rows") is not None:
             return False
         alpha, n = float(problem.risk.alpha), problem.n_samples
         enough = _CHOSEN_MASS * alpha * n >= _ROWS_PER_PARAMETER * problem.engine.size
