@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from sorel._lib.floats import TINY
 from sorel.certificate import Path, unit
 from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import FloatArray
@@ -238,7 +239,7 @@ class Pairs:
         before, recent = sum(predicted[-2 * count : -count]), sum(predicted[-count:])
         if before <= recent:
             return True
-        left = count * math.log(recent / target) / math.log(before / recent)
+        left = count * math.log(recent / max(target, TINY)) / math.log(before / recent)
         return len(predicted) + left > self._max_steps
 
 
