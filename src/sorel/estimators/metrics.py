@@ -968,19 +968,14 @@ def make_tail_scorer(risk: Risk | str, loss: LossLike | None = None) -> TailScor
     return TailScorer(risk, loss)
 
 
-neg_cvar_50 = TailScorer(CVaR(0.5))
-neg_cvar_10 = TailScorer(CVaR(0.1))
-neg_cvar_05 = TailScorer(CVaR(0.05))
-neg_cvar_01 = TailScorer(CVaR(0.01))
-neg_worst = TailScorer(Max())
-
 SCORERS = {
-    "neg_cvar_50": neg_cvar_50,
-    "neg_cvar_10": neg_cvar_10,
-    "neg_cvar_05": neg_cvar_05,
-    "neg_cvar_01": neg_cvar_01,
-    "neg_worst": neg_worst,
+    "neg_cvar_50": TailScorer(CVaR(0.5)),
+    "neg_cvar_10": TailScorer(CVaR(0.1)),
+    "neg_cvar_05": TailScorer(CVaR(0.05)),
+    "neg_cvar_01": TailScorer(CVaR(0.01)),
+    "neg_worst": TailScorer(Max()),
 }
+neg_cvar_50, neg_cvar_10, neg_cvar_05, neg_cvar_01, neg_worst = SCORERS.values()
 
 
 def get_scorer(scoring: Any) -> Any:

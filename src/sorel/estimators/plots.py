@@ -316,7 +316,7 @@ class LossTailDisplay(_Display):
                 x, y = np.append(share, 1.0), np.append(values, values[-1])
                 self._add(x, y, position, label, drawstyle="steps-post")
         if kind == "survival":
-            floor = min(0.5 * level, 0.8 / max(v.size for v in self.losses.values()))
+            floor = 0.5 * min(level, *(1.0 / v.size for v in self.losses.values()))
             ax.set(yscale="log", ylim=(floor, 1.15), xlabel=self.loss_name)
             ax.set_ylabel("share of samples with at least this loss")
             ax.axhspan(floor, level, color="0.92", zorder=0, linewidth=0)
@@ -327,9 +327,10 @@ class LossTailDisplay(_Display):
         else:
             ax.set(xlim=(0.0, 1.0), ylabel=self.loss_name)
             ax.set_xlabel("share of samples with a smaller loss")
-            ax.axvspan(1.0 - level, 1.0, color="0.92", zorder=0, linewidth=0)
+            start = 1.0 - level
+            ax.axvspan(start, 1.0, color="0.92", zorder=0, linewidth=0)
             place = {"ha": "right", "va": "top", "rotation": 90}
-            self._note(marked, (1.0 - level, 1.0), ("data", "axes fraction"), (-3, -3), **place)
+            self._note(marked, (start, 1.0), ("data", "axes fraction"), (-3, -3), **place)
             self._percent(ax.xaxis)
         self._legend()
         return self
@@ -672,8 +673,9 @@ class PathDisplay(_Display):
         elif all(type(other) is CVaR for other in risks):
             grid, grid_name = [other.get_params()["alpha"] for other in risks], "CVaR level"
         coefs, labels = path.coefs[points], list(path.feature_names)
-        if coefs.ndim == 3 and path.classes is not None:
-            labels = [f"{label}: {name}" for label in path.classes.tolist() for name in labels]
+        if coefs.ndim == 3:
+            classes = np.asarray(path.classes).tolist()
+            labels = [f"{label}: {name}" for label in classes for name in labels]
         table = dict(zip(labels, coefs.reshape(len(points), -1).T, strict=True))
         return cls(table, grid, grid_name=grid_name, converged=path.converged[points]).plot(ax)
 
@@ -694,11 +696,13 @@ class PathDisplay(_Display):
         if len(sizes) > len(named):
             ax.plot([], [], label=f"{len(sizes) - len(named)} others", **grey)
         missed = x[~self.converged]
-        self._missed(missed, 0.0 * missed, transform=ax.get_xaxis_transform(), clip_on=False)
+        self._missed(
+            missed, np.zeros_like(missed), transform=ax.get_xaxis_transform(), clip_on=False
+        )
         ax.axhline(0.0, color="0.6", linewidth=0.8, zorder=0)
         if not numeric:
             ax.set_xticks(x, labels=self.grid, rotation=30, ha="right")
-        elif min(self.grid) > 0.0 and len(set(self.grid)) > 1:
+        elif min(self.grid) > 0.0:
             ax.set_xscale("log")
         more = " (share of worst losses that counts)" if self.grid_name == "CVaR level" else ""
         ax.set(xlabel=self.grid_name + more, ylabel="coefficient")

@@ -230,13 +230,12 @@ class Portfolios:
         """The portfolio of a target, from those of rewards on both sides of it."""
         known = len(self.found)
         least = next((p for p in self.found if p.reward == 0.0), None) or self.with_reward(0.0)
-        if least.mean >= target - close:
+        reached = target - close
+        if least.mean >= reached:
             return least
-        below = max(
-            (p for p in self.found if p.mean < target - close), key=lambda p: (p.mean, -p.cost)
-        )
-        reached = (p for p in self.found if p.mean >= target - close)
-        above = min(reached, key=lambda p: (p.mean, p.cost), default=None)
+        below = max((p for p in self.found if p.mean < reached), key=lambda p: (p.mean, -p.cost))
+        richer = (p for p in self.found if p.mean >= reached)
+        above = min(richer, key=lambda p: (p.mean, p.cost), default=None)
         above = above or self._start_above(target, least)
         best = above.cost, above.w
         for _ in range(_MAX_REWARDS):
@@ -254,7 +253,7 @@ class Portfolios:
             _, factor = with_reward(self.risk, reward)
             scale = factor * self.unit((best[0] - reward * target) / factor, best[1])
             new = self.with_reward(reward, _SHARE * min(relative(gap, scale), _SHARE))
-            if new.mean >= target - close:
+            if new.mean >= reached:
                 above = new
             else:
                 below = new

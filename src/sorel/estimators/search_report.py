@@ -73,7 +73,7 @@ class Comparison:
                 self._bases[risk] = self._influences(risk, self._reference)
             base, base_pull = self._bases[risk]
             change = np.divide(value - base, abs(base))
-            pull = (pull - (1.0 + change * np.sign(base)) * base_pull) / abs(base)
+            pull = (pull - value / base * base_pull) / abs(base)
             # A row that several folds hold out counts once.
             total = np.bincount(self._places, weights=pull)
             return value, float(change), float(np.sqrt(np.sum(total**2)))

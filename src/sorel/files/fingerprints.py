@@ -82,7 +82,7 @@ def describe(value: Any) -> str:
     >>> describe(sorel.CVaR(0.1)), describe(sorel.ElasticNet(0.5, 1))
     ('CVaR(alpha=0.1)', 'ElasticNet(l2=0.5, l1=1.0)')
     """
-    if value is None or isinstance(value, (bool, str)):
+    if isinstance(value, (bool, str, type(None))):
         return repr(value)
     if isinstance(value, numbers.Real):
         return repr(float(value))

@@ -554,7 +554,7 @@ def restore_pipeline(kinds: Mapping[str, str], fitted: Any, *, impute: bool = Fa
         if name == "numeric":
             for own in ("mean_", "scale_"):
                 _take(own, _last(old[name]), _last(part))
-        if impute and name != "remainder":
+        if impute:
             _take("statistics_", old[name][0], part[0])
     return pipeline
 
