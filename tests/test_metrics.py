@@ -197,8 +197,9 @@ def test_difference_of_tails_of_odd_models():
         tail_difference(*TAILS)
     with pytest.raises(ValueError, match="level must lie between 0 and 1"):
         tail_difference(*TAILS, level=1.0)
-    with pytest.raises(ValueError, match="n_resamples must be a whole number above 0, got 0"):
-        tail_difference(*TAILS, n_resamples=0)
+    for wrong in (0, 2.5, "9"):
+        with pytest.raises(ValueError, match=f"n_resamples must be .* above 0, got {wrong!r}"):
+            tail_difference(*TAILS, n_resamples=wrong)
 
 
 @pytest.mark.filterwarnings("ignore::sorel.TailSizeWarning")
@@ -213,6 +214,18 @@ def test_a_tail_of_one_row_has_no_interval():
     assert table["mean_low"]["all"] > 0.0
     with pytest.raises(TypeError, match="against must map names to predictions"):
         tail_report(*TAILS[:2], against=TAILS[2])
+
+
+@pytest.mark.parametrize(
+    ("loss", "has_bias"),
+    [(None, True), ("absolute", True), ("huber", True), ("zero_one", False), ("linear", False),
+     ("logistic", False), (lambda y, p: np.abs(y - p), False)],
+)  # fmt: skip
+def test_predictions_that_are_no_numbers_have_no_bias(loss, has_bias):
+    report = tail_report([1.0, 3.5], [2.0, 3.0], loss=loss)
+    assert ("bias" in report) == has_bias
+    assert not has_bias or report["bias"]["all"] == 0.25
+    assert "bias" not in tail_report(["a", "b", "c"], np.full((3, 3), 1 / 3), loss="log_loss")
 
 
 def test_report_of_odd_groups():

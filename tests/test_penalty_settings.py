@@ -18,7 +18,6 @@ from sorel import (
     SpectralRiskRegressor,
     SpectralRiskRegressorCV,
 )
-from sorel.cli import main
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 4))
@@ -96,16 +95,3 @@ def test_paths():
     np.testing.assert_array_equal(own.l2, [0.1, 0.1])
     with pytest.raises((TypeError, ValueError), match="leave l2 out"):
         sorel.path(X, Y, l2=[0.1, 1.0], penalty=OwnElasticNet(0.1, 0.2))
-
-
-def test_the_command_line_takes_positive(tmp_path, capsys):
-    pd = pytest.importorskip("pandas", reason="pandas is an extra")
-    pytest.importorskip("skops", reason="skops is an extra")
-    table = pd.DataFrame(X, columns=list("abcd")).assign(y=Y)
-    table.to_csv(tmp_path / "train.csv", index=False)
-    model = str(tmp_path / "model.skops")
-    arguments = ["fit", str(tmp_path / "train.csv"), "--target", "y", "--positive", "-o", model]
-    assert main(arguments) == 0
-    assert main(["info", model]) == 0
-    assert "positive" in capsys.readouterr().out
-    assert sorel.load_model(model)[-1].coef_.min() == 0.0

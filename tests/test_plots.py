@@ -76,7 +76,13 @@ def test_tail_is_the_share_of_losses_at_least_as_large():
     assert (line.get_drawstyle(), display.ax_.get_yscale()) == ("steps-pre", "log")
     assert legend(display.ax_) == ["a: CVaR(0.5) = 3.5"]
     assert "worst 50%" in texts(display.ax_)
+    # Half of the smallest share and of the level are in the picture.
+    assert (display.ax_.get_xlim()[0], display.ax_.get_ylim()[0]) == (0.0, 0.125)
+    assert display.ax_.yaxis.get_major_formatter()(0.25) == "25%"
+    few = LossTailDisplay({"a": [-1.0, 2.0]}, level=0.1).plot().ax_
+    assert (few.get_ylim()[0], few.get_xlim()[0] < 0.0) == (0.05, True)
     (line,) = display.plot(kind="quantile", show_cvar=False).lines_
+    assert display.ax_.texts[0].xy == (0.5, 1.0)
     np.testing.assert_array_equal(line.get_xydata().T, [[0, 0.25, 0.5, 0.75, 1], [1, 2, 3, 4, 4]])
     assert legend(display.ax_) == ["a"]
 
@@ -183,6 +189,7 @@ def test_spectrum_is_the_weights_times_n():
     mixture = sorel.Mixture([sorel.Mean(), sorel.CVaR(0.5)], [0.25, 0.75])
     ax = plot_spectrum([sorel.CVaR(0.1), mixture, sorel.CustomSpectrum([1.0, 2.0])])
     assert legend(ax) == ["cvar:0.1", "0.25 mean + 0.75 cvar:0.5", "CustomSpectrum((1.0, 2.0))"]
+    assert plot_spectrum(["cvar:0.25", "cvar:0.1"]).get_ylim()[1] > 10.0
     # A risk that towers above the others leaves them room.
     ax = plot_spectrum(["mean", "cvar:0.25", "max"], n=100)
     assert ax.get_ylim()[1] == pytest.approx(6.0)
@@ -227,6 +234,7 @@ def test_paths_of_several_classes_and_of_many_coefficients():
     display = PathDisplay(coefficients, [1.0, 2.0], converged=[True, False]).plot()
     largest = [f"c{k}" for k in range(13, 3, -1)]
     assert legend(display.ax_) == [*largest, "4 others", "tolerance missed"]
+    assert PathDisplay({"a": [1.0, 2.0]}, [0.0, 1.0]).plot().ax_.get_xscale() == "linear"
 
 
 def test_frontier(frontier):
@@ -240,17 +248,13 @@ def test_frontier(frontier):
 
 def test_given_axes_are_used(models, results, frontier):
     solutions = sorel.path(X, Y, risks=["mean", "cvar:0.5", "esrm:2"])
-    for plot, arguments in (
-        (plot_convergence, (results,)),
-        (plot_loss_tails, (models, X, Y)),
-        (plot_spectrum, (["mean", "cvar:0.25", "esrm:2", "max"],)),
-        (plot_path, (solutions,)),
-        (plot_frontier, (frontier,)),
-    ):
-        _, ax = plt.subplots()
-        assert plot(*arguments, ax=ax) is ax
-        assert len(plt.get_fignums()) == 1
-        plt.close("all")
+    _, axes = plt.subplots(5)
+    assert plot_convergence(results, ax=axes[0]) is axes[0]
+    assert plot_loss_tails(models, X, Y, ax=axes[1]) is axes[1]
+    assert plot_spectrum(["mean", "cvar:0.25", "esrm:2", "max"], ax=axes[2]) is axes[2]
+    assert plot_path(solutions, ax=axes[3]) is axes[3]
+    assert plot_frontier(frontier, ax=axes[4]) is axes[4]
+    assert len(plt.get_fignums()) == 1
 
 
 def test_matplotlib_is_an_extra(monkeypatch):

@@ -15,17 +15,10 @@ from sorel import ESRM, CVaR, Deviation, Extremile, Max, Mean, Mixture
 from sorel import SpectralRiskPortfolio as Portfolio
 
 RISKS = [
-    CVaR(0.2),
-    CVaR(0.03),
-    ESRM(5.0),
-    Extremile(3.0),
-    Max(),
-    Mean(),
+    CVaR(0.2), CVaR(0.03), ESRM(5.0), Extremile(3.0), Max(), Mean(),
     Mixture([CVaR(0.2), Mean()], [0.7, 0.3]),
-    Deviation(Extremile(2.0)),
-    Deviation(CVaR(0.25)),
-    Deviation(ESRM(3.0), 0.5),
-]
+    Deviation(Extremile(2.0)), Deviation(CVaR(0.25)), Deviation(ESRM(3.0), 0.5),
+]  # fmt: skip
 
 
 def returns(n=120, d=4, seed=0):
@@ -157,8 +150,10 @@ def test_targets_at_the_ends():
 
 def test_the_frontier():
     R = returns(200, 6, 1)
-    model = Portfolio(CVaR(0.1), upper=0.6)
+    model = Portfolio(CVaR(0.1), upper=1.2, budget=2.0)
     frontier = model.frontier(R, 8)
+    np.testing.assert_allclose(frontier.asset_return, 2.0 * R.mean(axis=0))
+    np.testing.assert_allclose(frontier.asset_risk, [CVaR(0.1)(-2.0 * each) for each in R.T])
     assert len(frontier) == 8
     assert frontier.converged.all()
     np.testing.assert_allclose(frontier.expected_return, frontier.target_return, atol=1e-12)
@@ -168,12 +163,13 @@ def test_the_frontier():
     assert np.all(np.diff(slopes) >= -1e-5 * slopes.max())
     for k in (0, 3, 7):
         target = frontier.target_return[k]
-        best = conic_optimum(R, CVaR(0.1), {"upper": 0.6}, None, target - 1e-15)
+        best = conic_optimum(R, CVaR(0.1), {"upper": 1.2, "budget": 2.0}, None, target - 1e-15)
         assert frontier.risk[k] == pytest.approx(best, rel=2e-6)
     given = model.frontier(R, targets=[0.0, frontier.target_return[3]])
     assert given.expected_return[1] == pytest.approx(frontier.target_return[3])
-    with pytest.raises(ValueError, match="n_points must be a whole number"):
-        model.frontier(R, 2.5)
+    for wrong in (2.5, 0, "3"):
+        with pytest.raises(ValueError, match=f"n_points must be a whole number.*got {wrong!r}"):
+            model.frontier(R, wrong)
 
 
 def test_names_forms_scenarios_and_files(tmp_path):
@@ -231,7 +227,7 @@ def test_more_assets_than_scenarios_and_one_asset():
         ({"target_return": np.nan}, "target_return must be a finite number, got nan"),
         ({"l2": -1.0}, "l2 must be a finite number >= 0"),
         ({"transaction_cost": -0.1}, "cost must be at least 0, got -0.1"),
-        ({"upper": {"z": 0.1}}, "upper names 'z', which is no column"),
+        ({"upper": {"z": 0.1}}, r"upper names 'z', which is no column .*'x2', 'x3'\]$"),
         ({"solver": "simplex"}, "unknown solver"),
     ],
 )
@@ -247,7 +243,7 @@ def test_returns_that_are_missing_and_columns_of_one_name(value):
     R[17, 2] = value
     frame = pd.DataFrame(R, columns=list("abcd"), index=pd.date_range("2024-01-01", periods=120))
     for given, words in (
-        (R, "return of asset 2 in scenario 17 is"),
+        (R, f"return of asset 2 in scenario 17 is {value}; drop"),
         (scipy.sparse.csr_array(R), "asset 2 in scenario 17"),
         (frame, "return of asset 'c' in scenario 2024-01-18"),
         (frame.set_axis(list("abcb"), axis=1), "2 columns called 'b'; rename them"),
@@ -286,13 +282,16 @@ def test_tails_of_less_than_one_scenario(risk):
         Portfolio(Max()).fit(R[:49])
 
 
-def test_contributions_of_a_fit_that_was_cut_short():
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_contributions_of_a_fit_that_was_cut_short(share):
     R = returns(300, 8, 12)
-    model = Portfolio(CVaR(0.05), tol=1e-12, max_passes=6)
+    model = Portfolio(
+        Deviation(CVaR(0.05), share) if share else CVaR(0.05), tol=1e-12, max_passes=6
+    )
     with pytest.warns(sorel.ConvergenceWarning, match="risk_contributions_ add up to"):
         model.fit(R)
     # The parts of the weighting that is known, and nothing on top.
-    parts = -model.weights_ * (R.T @ model.risk_weights_)
+    parts = -model.weights_ * (R.T @ (model.risk_weights_ - share / 300))
     np.testing.assert_allclose(model.risk_contributions_, parts, rtol=1e-12)
     assert model.risk_ - model.gap_ <= parts.sum() < model.risk_
 

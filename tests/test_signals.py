@@ -61,12 +61,10 @@ def test_a_signal_leaves_a_checkpoint_and_no_scratch(tmp_path, endless, capsys, 
     try:
         waiting = {"args": (number, tmp_path / "scratch"), "daemon": True}
         threading.Thread(target=send_when_filled, **waiting).start()
-        ended = cli.main(
-            [
-                "fit", f"{tmp_path}/blocks", "--target", "y.npy", "-o", f"{tmp_path}/model.skops",
-                "--checkpoint", f"{tmp_path}/fit.ckpt", "--scratch", f"{tmp_path}/scratch",
-            ]
-        )  # fmt: skip
+        ended = cli.main([
+            "fit", f"{tmp_path}/blocks", "--target", "y.npy", "-o", f"{tmp_path}/model.skops",
+            "--checkpoint", f"{tmp_path}/fit.ckpt", "--scratch", f"{tmp_path}/scratch",
+        ])  # fmt: skip
     finally:
         signal.signal(number, before)
     assert ended == code

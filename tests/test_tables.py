@@ -13,14 +13,7 @@ import pytest
 pd = pytest.importorskip("pandas", reason="pandas is an extra")
 
 from sorel import tables
-from sorel.tables import (
-    TableError,
-    column_kinds,
-    read_table,
-    refuse_misread,
-    select_columns,
-    write_table,
-)
+from sorel.tables import TableError, column_kinds, read_table, refuse_misread, select_columns
 
 
 def csv(tmp_path, text, name="t.csv", encoding="utf-8"):
@@ -40,14 +33,14 @@ def refused(path, **options):
 def test_numbers_come_back_to_the_last_bit(tmp_path, capsys, monkeypatch):
     x = np.random.default_rng(0).normal(size=2000) * 10.0 ** np.arange(-300, 300, 0.3)
     for name in ("t.csv", "t.parquet"):
-        write_table(pd.DataFrame({"x": x}), tmp_path / name)
+        tables.write_table(pd.DataFrame({"x": x}), tmp_path / name)
         np.testing.assert_array_equal(read_table(tmp_path / name)["x"], x)
     frame = pd.DataFrame({"p": [0.1 + 0.2], "t": ["\x1b"]})
-    write_table(frame, "-")
+    tables.write_table(frame, "-")
     assert capsys.readouterr().out == "p,t\n0.30000000000000004,\x1b\n"
     # A terminal is shown control characters, and does not obey them.
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    write_table(frame, "-")
+    tables.write_table(frame, "-")
     assert capsys.readouterr().out == "p,t\n0.30000000000000004,\\x1b\n"
 
 
@@ -108,18 +101,16 @@ def test_text_columns_keep_their_zeros(tmp_path):
 
 
 def test_kinds_of_columns():
-    frame = pd.DataFrame(
-        {
-            "int": [1, 2],
-            "nullable": pd.array([1, None], dtype="Int64"),
-            "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2")],
-            "text": ["a", None],
-            "category": pd.Categorical(["a", "b"]),
-            "codes": pd.Categorical([1, 2]),
-            "bool and missing": [True, None],
-        }
-    )
-    kinds = tables.column_kinds(frame)
+    frame = pd.DataFrame({
+        "int": [1, 2],
+        "nullable": pd.array([1, None], dtype="Int64"),
+        "decimal": [decimal.Decimal("1.5"), decimal.Decimal("2")],
+        "text": ["a", None],
+        "category": pd.Categorical(["a", "b"]),
+        "codes": pd.Categorical([1, 2]),
+        "bool and missing": [True, None],
+    })  # fmt: skip
+    kinds = column_kinds(frame)
     assert list(kinds.values()) == [*["numeric"] * 3, *["text"] * 3, "boolean"]
     chosen = select_columns(frame, kinds, allow_missing=True)
     assert chosen["decimal"].tolist() == [1.5, 2.0]
@@ -166,7 +157,7 @@ def test_too_little_memory_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
 )
 def test_kinds_that_are_refused(values, words):
     with pytest.raises(TableError, match=f"column 'x' {words}"):
-        tables.column_kinds(pd.DataFrame({"x": values}))
+        column_kinds(pd.DataFrame({"x": values}))
 
 
 DATES = r"should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row"
@@ -212,12 +203,14 @@ def test_pipeline_imputes_with_training_values():
     frame = pd.DataFrame(
         {"x": [1.0, 2.0, 9.0, np.nan], "c": ["a", "b", "b", np.nan], "t": [True, True, False, None]}
     )
-    kinds = tables.column_kinds(frame)
+    kinds = column_kinds(frame)
     X = select_columns(frame, kinds, allow_missing=True)
     pipeline = tables.make_pipeline(kinds, Ridge(), impute=True).fit(X, [1.0, 2.0, 3.0, 4.0])
     filled = X.fillna({"x": 2.0, "c": "b"})
     filled.loc[3, "t"] = True
     np.testing.assert_array_equal(pipeline.predict(X), pipeline.predict(filled))
+    restored = tables.restore_pipeline(kinds, pipeline, impute=True)
+    np.testing.assert_array_equal(restored.predict(X), pipeline.predict(X))
 
 
 @pytest.mark.parametrize("module", ["pandas", "pyarrow"])
