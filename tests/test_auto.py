@@ -56,6 +56,7 @@ SHARP = Mixture([ESRM(2.0), CVaR(0.5)], [0.92, 0.08])
 CHOSEN = {
     (442, 10, "squared", "cvar:0.5"): MATRIX,
     (569, 30, "logistic", "esrm:2"): f"quasi_newton 0 matrix, {MATRIX}",
+    (450, 20, "squared", "esrm:2"): MATRIX,
     (520, 20, "squared", "esrm:2"): f"quasi_newton 0 matrix, {MATRIX}",
     (60_000, 20, "huber", "extremile:2.5"): f"quasi_newton 0 matrix, {MATRIX}",
     (5000, 50, "logistic", "mean"): f"quasi_newton 0 matrix, {MATRIX}",
@@ -104,7 +105,7 @@ def test_the_methods_for_real_sizes(problems, case):
 @pytest.mark.parametrize(
     "name",
     [
-        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_MATRICES", "_MATRIX_STEPS",
+        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MATRIX_STEPS",
         "_ROWS_PER_PARAMETER", "_SMOOTH_JUMP", "PRODUCTS_PER_STEP",
     ],
 )  # fmt: skip

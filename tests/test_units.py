@@ -190,7 +190,7 @@ def test_a_deviation_of_nothing_but_rounding_is_a_perfect_fit(scale):
 
 
 @pytest.mark.parametrize(("spread", "mass"), [(1.5, 1.0), (1.0, 1.07)])
-@pytest.mark.parametrize("solver", ["newton", "sorel", "pdhg"])
+@pytest.mark.parametrize("solver", ["auto", "newton", "sorel", "pdhg"])
 @pytest.mark.parametrize("risk", ["cvar:0.1", "esrm:2"])
 def test_a_negative_gap_is_an_error_that_names_the_engine(spread, mass, solver, risk):
     """Weights further from 1 than the risk allows, or with a sum above 1."""

@@ -133,8 +133,7 @@ class Problem:
         Examples
         --------
         >>> import numpy as np, sorel
-        >>> from sorel.certificate.rounding import ROUNDINGS
-        from sorel.engines import DenseEngine, Spec
+        >>> from sorel.engines import DenseEngine, Spec
         >>> spec = Spec(np.array([1.0, 2.0, 5.0]), sorel.losses.Squared(), sorel.Max())
         >>> engine = DenseEngine(np.array([[1.0], [2.0], [3.0]]), spec)
         >>> sorel.Problem.from_engine(engine, sorel.L2(0.1)).objective([1.0])
