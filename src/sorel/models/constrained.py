@@ -249,15 +249,20 @@ def _interior(model: Model, face: _Face) -> tuple[_Face, int]:
     root = np.sqrt(np.maximum(model.A.diagonal(), TINY))
     # Curvatures that are as good as lent do not set the unit of their coordinate.
     unit = np.maximum(root[at], math.sqrt(RIDGE) * float(root.max()))
+    # A coordinate moves no further than to its bounds, nor than the rows allow.
+    width = np.full(len(at), math.inf)
+    width[model.rows[:, at].any(axis=0)] = np.abs(x).sum() + np.abs(model.sums).sum()
+    width = np.minimum(width, high - low)
     steepest = max(float(np.abs(slope / unit).max()), TINY)
-    length = steepest / unit
+    longest = max(float(np.minimum(np.abs(slope / unit), width * unit).max()), TINY)
+    length = longest / unit
     solver = piqp.DenseSolver()
     for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):
         setattr(solver.settings, name, _ACCURACY)
     ends = (low - x[at]) / length, (high - x[at]) / length
     rows, missing = model.rows[:, at] * (length / length.max()), model.sums - model.rows @ x
     solver.setup(
-        P=np.asfortranarray(model.A[at[:, None], at] / np.outer(unit, unit)),
+        P=np.asfortranarray(model.A[at[:, None], at] / np.outer(unit, unit)) * (longest / steepest),
         c=slope / (unit * steepest),
         A=np.asfortranarray(rows) if len(rows) else None,
         b=missing / length.max() if len(rows) else None,
