@@ -86,7 +86,7 @@ class _Checks:
     def check(self, state: State, run: Run, target: float) -> Iterates:
         """Have it checked as it is, if a check is wanted or may succeed."""
         due = run.wants_check or run.passes > self.last + _HEARTBEAT
-        if due or (state.fenchel_young() <= target and state.shortfall() <= target):
+        if due or (state.fenchel_young() <= target and state.in_order(target)):
             yield Iterate(state.point, state.dual, state.gradient, path=self.path)
             self.last = run.passes
 
@@ -131,7 +131,7 @@ class AugmentedLagrangian(Solver):
             decrease = self.predicted_decrease(state, run, target)
             promising = decrease <= self.promising * target and run.passes >= checks.resumed
             # The order of the losses alone may keep the gap up: no matrix lowers that bracket.
-            if promising and state.shortfall() <= target:
+            if promising and state.in_order(target):
                 yield from checks.refine(state, run, target)
             else:
                 yield from checks.check(state, run, target)

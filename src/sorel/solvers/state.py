@@ -79,9 +79,13 @@ class State:
         """The gradient of Phi under a quadratic penalty."""
         return self.gradient + self.problem.modulus() * self.point.w
 
-    def shortfall(self) -> float:
-        """The first bracket of the certificate, which the order of the losses leaves."""
-        return self.problem.engine.shortfall(self.point, self.dual)
+    def in_order(self, target: float) -> bool:
+        """Whether the first bracket of the certificate allows a gap of `target`.
+
+        That of affine losses may be rounding, which a certificate alone can tell.
+        """
+        affine = self.problem.loss.affine
+        return affine or self.problem.engine.shortfall(self.point, self.dual) <= target
 
     def fenchel_young(self) -> float:
         """The second bracket of the certificate, up to the choice of the intercept."""
