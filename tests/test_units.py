@@ -243,7 +243,7 @@ def test_a_fit_is_perfect_where_the_risk_and_its_gap_are_next_to_nothing():
         (whole, 1e-9, 0.5e-12 * deviation, 1e-9, True), (part, 0.0, 0.0, 1.0, False),
         (whole, 2e-9, 0.0, 1e-9, False), (whole, 0.0, 2e-12 * deviation, 1.0, False),
     ):  # fmt: skip
-        assert vanishes(problem, loss, gap, rounding) == expected
+        assert vanishes(problem, loss, 0.0, gap, rounding) == expected
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1e4])

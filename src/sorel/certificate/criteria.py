@@ -104,16 +104,18 @@ def constant_loss(problem: Problem) -> float:
     return least if least > _PERFECT_GAP**2 * problem.zero_loss else 0.0
 
 
-def vanishes(problem: Problem, loss: float, gap: float, rounding: float) -> bool:
-    """Whether nothing but rounding is left of the risk of the losses: a perfect fit as well.
+def vanishes(
+    problem: Problem, objective: float, penalty: float, gap: float, rounding: float
+) -> bool:
+    """Whether nothing but rounding is left of the objective: a perfect fit as well.
 
-    `loss` is that risk, without the penalty, and `rounding` the error of the objective. Where
-    targets are all alike, or the risk is a deviation of 0, no other model tells what is small.
+    `penalty` is its share g(w), and `rounding` its error. Where targets are all alike, or the risk
+    is a deviation of 0, no other model tells what is small, nor what a penalty is small against.
     """
     if isinstance(problem.risk, Deviation):
-        perfect = problem.risk.share == 1.0 and loss <= rounding
+        perfect = problem.risk.share == 1.0 and objective - penalty <= rounding
         return perfect and gap <= _PERFECT_GAP * problem.largest_loss
-    rounded, constant = max(loss, 0.5 * gap) <= rounding, problem.constant_loss
+    rounded, constant = max(objective, 0.5 * gap) <= rounding, problem.constant_loss
     if constant > 0.0:
         return rounded and gap <= _PERFECT_FIT * constant
     return rounded or gap <= _PERFECT_GAP**2 * problem.largest_loss

@@ -201,8 +201,8 @@ class _Ledger:
         tol, error = self.run.tol, self._upper - self.objective
         if self.gap <= gap_wanted(self.problem, tol, self.unit):
             return True
-        loss = self.objective - self.problem.penalty_value(self.w)
-        return tol > 0.0 and vanishes(self.problem, loss, self.gap, error)
+        penalty = self.problem.penalty_value(self.w)
+        return tol > 0.0 and vanishes(self.problem, self.objective, penalty, self.gap, error)
 
     def ending(self) -> str | None:
         """Why the run is to end; None where it goes on."""
