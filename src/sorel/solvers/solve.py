@@ -125,7 +125,7 @@ class Result:
         Outer iterations.
     converged : bool
         Whether the relative gap is at most the tolerance, or the fit is perfect: a gap below 1e-12
-        of the loss of the best constant model, or no loss beyond rounding errors. The status says
+        of the loss of the best constant model, or no objective beyond rounding. The status says
         which. A run that rounding errors have stopped has not converged.
     status : str
         One sentence on how the run ended.
