@@ -144,7 +144,7 @@ def test_majorant_lies_above_the_loss_and_touches_it(loss):
     curvature, one = np.empty(9), np.ones(9)
     _core.augmented_curvature(
         *compiled_form(loss), y.ravel(), z.ravel(), one, NO_BLOCKS, 0.0, 1.0, one[:1], False,
-        curvature,
+        curvature, np.empty(0),
     )  # fmt: skip
     curvature = curvature[:, None]
     value = loss.value(y.ravel(), z.ravel())[:, None]

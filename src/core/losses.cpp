@@ -49,11 +49,12 @@ SOREL_CLONES void curvatures_at(int code, double delta, Values y, Values margins
     });
 }
 
-// h = omega (q phi'' + eta phi'^2 [in a block]), the diagonal of the generalised Hessian. `damping`
-// moves phi'' towards the majorant, from 0 (Newton) to 1.
+// h = omega (q phi'' + eta phi'^2 [in a block]), the diagonal of the generalised Hessian, and where
+// eta > 0 pull = omega phi'. `damping` moves phi'' towards the majorant, from 0 (Newton) to 1.
 SOREL_CLONES void augmented_curvature(int code, double delta, Values y, Values margins,
                                       Values density, Blocks block, double eta, double damping,
-                                      Values omega, bool weighted, Vector<double> h) {
+                                      Values omega, bool weighted, Vector<double> h,
+                                      Vector<double> pull) {
     const index n = margins.size();
     with_loss(code, delta, [&](auto loss) SOREL_INLINED {
         if (damping > 0.0) {
@@ -71,12 +72,15 @@ SOREL_CLONES void augmented_curvature(int code, double delta, Values y, Values m
             for (index i = 0; i < n; ++i) {
                 const double slope = loss.slope(y[i], margins[i]);
                 h[i] += block[i] >= 0 ? eta * slope * slope : 0.0;
+                pull[i] = slope;
             }
         }
     });
     with_weights(omega, weighted, [&](auto weight) SOREL_INLINED {
 #pragma omp simd
         for (index i = 0; i < n; ++i) h[i] *= weight(i);
+#pragma omp simd
+        for (index i = 0; i < pull.size(); ++i) pull[i] *= weight(i);
     });
 }
 
@@ -151,7 +155,7 @@ void bind_losses(nb::module_& m) {
     define(m, "slopes_at", "code delta y margins slopes", slopes_at);
     define(m, "curvatures_at", "code delta y margins out", curvatures_at);
     define(m, "augmented_curvature",
-           "code delta y margins density block eta damping omega weighted h", augmented_curvature);
+           "code delta y margins density block eta damping omega weighted h pull", augmented_curvature);
     define(m, "weighted_slopes", "code delta y margins density omega weighted c", weighted_slopes);
     define(m, "directional_slope", "code delta y margins density direction omega weighted",
            directional_slope);

@@ -3,6 +3,7 @@
 // `density` is q, `omega` the sample weights (one entry that all samples share unless `weighted`),
 // `block` the block of each sample in the last projection, or -1.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core.hpp"
@@ -25,6 +26,21 @@ void block_totals(Blocks block, Optional<const double> factor, Values omega, boo
         if (block[i] < 0) continue;
         const double weight = weighted ? omega[i] : omega[0];
         out[block[i]] += factor ? weight * factor[i] : weight;
+    }
+}
+
+// totals_b <- eta / totals_b; 0 for a block without weight, which has no mean to take out
+void block_scales(double eta, Vector<double> totals) {
+    for (index b = 0; b < totals.size(); ++b) totals[b] = totals[b] > 0.0 ? eta / totals[b] : 0.0;
+}
+
+// sums_b *= sqrt(scale_b): their products with themselves are what the means of the blocks take out
+void root_scaled(Values scale, Matrix<double> sums) {
+    for (index b = 0; b < sums.shape[0]; ++b) {
+        const double root = std::sqrt(scale[b]);
+        double* sum = sums.row(b);
+#pragma omp simd
+        for (index j = 0; j < sums.shape[1]; ++j) sum[j] *= root;
     }
 }
 
@@ -163,6 +179,8 @@ SOREL_CLONES void systematic_sample(Values probability, index count, double offs
 
 void bind_vectors(nb::module_& m) {
     define(m, "block_totals", "block factor omega weighted out", block_totals);
+    define(m, "block_scales", "eta totals", block_scales);
+    define(m, "root_scaled", "scale sums", root_scaled);
     define(m, "count_and_sum", "h", count_and_sum);
     define(m, "sample_rows", "h block keep_blocks unit sampled factor", sample_rows);
     define(m, "ascent_target", "density losses previous eta theta target", ascent_target);

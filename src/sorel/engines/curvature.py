@@ -113,10 +113,7 @@ class MemoryCurvature(Curvature):
         return out
 
     def _block_scales(self, factor: FloatArray | None = None) -> FloatArray:
-        """eta / omega_b of the blocks, with the factors of sampled rows.
-
-        0 for a block without a sampled row, or of samples of weight 0: it has no mean to take out.
-        """
+        """eta / omega_b of the blocks, with the factors of sampled rows; 0 for one without any."""
         omega, weighted = self._weights
 
         def add(start: int, stop: int, out: FloatArray) -> None:
@@ -126,26 +123,29 @@ class MemoryCurvature(Curvature):
             _core.block_totals(self._block[part], factors, weights, weighted, out)
 
         rows, n_blocks = self._engine._rows, self._n_blocks
-        totals = np.zeros(n_blocks)
         # Each thread has totals of its own, which are to be fewer than its rows.
         if n_blocks * rows._threads < rows.n:
             totals = rows._sum(add, (n_blocks,))
         else:
+            totals = np.zeros(n_blocks)
             add(0, rows.n, totals)
-        return np.asarray(self._eta / np.where(totals > 0.0, totals, np.inf))
+        _core.block_scales(self._eta, totals)
+        return totals
 
     def _subtract_block_means(
-        self, out: FloatArray, factor: FloatArray | None, slopes: list[FloatArray]
+        self, out: FloatArray, factor: FloatArray | None, pulls: list[FloatArray]
     ) -> None:
-        """out less the means of blocks; `slopes` holds omega phi' of each margin."""
+        """out less the means of blocks; `pulls` holds omega phi' of each margin."""
         engine, size, n_blocks = self._engine, len(out), self._n_blocks
         scale = self._block_scales(factor)
         tile = max(1, min(n_blocks, SPAN_BYTES // (8 * size)))
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
-            parts = [engine._rows.block_sums(self._block, start, stop, c) for c in slopes]
+            parts = [engine._rows.block_sums(self._block, start, stop, c) for c in pulls]
             sums = parts[0] if len(parts) == 1 else np.dstack(parts).reshape(stop - start, size)
-            out -= (sums * scale[start:stop, None]).T @ sums
+            _core.root_scaled(scale[start:stop], sums)
+            # A product of a matrix with itself takes half the time of one of two matrices.
+            out -= sums.T @ sums
 
 
 class OneMargin(MemoryCurvature):
@@ -155,10 +155,12 @@ class OneMargin(MemoryCurvature):
         self, engine: MemoryEngine, point: Any, dual: Any, eta: float, damping: float
     ) -> None:
         super().__init__(engine, point, dual, eta)
-        self._h = h = np.empty(engine.n_samples)
+        self._h = np.empty(engine.n_samples)
+        # omega phi', which is read inside the blocks.
+        self._pull = np.empty(engine.n_samples if self._n_blocks else 0)
         engine._each(
             engine._loops.augmented_curvature, *engine._loss_args, point.margins, dual.density,
-            self._block, self._eta, damping, *self._weights, h,
+            self._block, self._eta, damping, *self._weights, self._h, self._pull,
         )  # fmt: skip
 
     def _active(self) -> NDArray[np.bool_]:
@@ -182,8 +184,8 @@ class OneMargin(MemoryCurvature):
             out = engine._last_gram.of(h, engine._rows.gram)
         if self._n_blocks:
             # A sampled h is of no more use: its memory serves again.
-            c = np.empty(engine.n_samples) if factor is None else h
-            self._subtract_block_means(out, factor, [self._block_slopes(factor, c)])
+            pull = self._pull if factor is None else np.multiply(self._pull, factor, out=h)
+            self._subtract_block_means(out, factor, [pull])
         if self._vectors is not None:
             out -= self._low_rank.T @ self._low_rank
         return out
@@ -205,17 +207,6 @@ class OneMargin(MemoryCurvature):
         engine._each(_core.sample_rows, h, block, keep_blocks, total / n_rows, sampled, factor)
         return sampled, factor
 
-    def _block_slopes(self, factor: FloatArray | None, c: FloatArray) -> FloatArray:
-        """c = omega phi', times the factors of sampled rows; it is read inside the blocks."""
-        engine = self._engine
-        if factor is None:
-            factor = engine._ones()
-        engine._each(
-            engine._loops.weighted_slopes, *engine._loss_args, self._point.margins, factor,
-            *self._weights, c,
-        )  # fmt: skip
-        return c
-
     @cached_property
     def _moving(self) -> Weights:
         """The weights of the rows that products are taken with."""
@@ -223,8 +214,7 @@ class OneMargin(MemoryCurvature):
         if not self._n_blocks:
             h = own(self._h)
             return Weights(h, np.zeros(len(h)), np.full(len(h), -1, np.int32), np.empty(0))
-        slopes = self._block_slopes(None, np.empty(self._engine.n_samples))
-        return Weights(own(self._h), own(slopes), own(self._block), self._block_scales())
+        return Weights(own(self._h), own(self._pull), own(self._block), self._block_scales())
 
     def product(self, v: FloatArray) -> FloatArray:
         v = np.ascontiguousarray(v)

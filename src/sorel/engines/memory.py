@@ -110,7 +110,7 @@ def _sweep_rows(team: Team, weighted: bool, kernel: Any, *args: Any) -> Any:
 _PER_ROW = frozenset(
     (
         "X", "y", "margins", "losses", "slopes", "density", "others", "previous", "target", "block",
-        "direction", "new_margins", "change", "c", "h", "squares", "sampled", "factor",
+        "direction", "new_margins", "change", "c", "h", "pull", "squares", "sampled", "factor",
     )
 )  # fmt: skip
 
@@ -305,7 +305,7 @@ class MemoryEngine(base.Engine):
 
     def direction(self, delta: FloatArray) -> NDArray[Any]:
         change = np.empty(self._margin_shape)
-        if not delta[: self.n_features].any():
+        if not np.count_nonzero(delta[: self.n_features]):
             # Where most runs start, and steps in the intercept alone: no product with X is needed.
             self._each(_fill, delta[-1] if self.fit_intercept else 0.0, change)
         else:

@@ -77,14 +77,17 @@ def slopes_at(loss: Loss, delta: float, y: Any, margins: Any, slopes: Any) -> No
 
 def augmented_curvature(
     loss: Loss, delta: float, y: Any, margins: Any, density: Any, block: Any, eta: float,
-    damping: float, omega: Any, weighted: bool, h: Any,
+    damping: float, omega: Any, weighted: bool, h: Any, pull: Any,
 ) -> None:  # fmt: skip
-    """Diagonal weights of the generalised Hessian: omega (q phi'' + eta phi'^2 [in a block])."""
+    """Diagonal weights of the generalised Hessian, and where eta > 0 pull = omega phi'."""
     np.multiply(_curvatures(loss, y, margins, damping), density, out=h)
+    weight = omega if weighted else omega[0]
     if eta > 0.0:
+        pull[...] = _slopes(loss, y, margins)
         inside = block >= 0
-        h[inside] += eta * _slopes(loss, y, margins)[inside] ** 2
-    h *= omega if weighted else omega[0]
+        h[inside] += eta * pull[inside] ** 2
+        pull *= weight
+    h *= weight
 
 
 def weighted_slopes(

@@ -469,7 +469,7 @@ def _check_l1(penalty: Any) -> None:
 
 
 def _dot(a: ArrayLike, b: ArrayLike) -> float:
-    return float(np.vdot(np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)))
+    return float(np.vdot(a, np.asarray(b, dtype=np.float64)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -513,8 +513,7 @@ class L2(Declared):
 
     def fenchel_young(self, w: ArrayLike, v: ArrayLike) -> float:
         """||v - l2 w||^2 / (2 l2)."""
-        residual = np.asarray(v, dtype=np.float64) - self.l2 * np.asarray(w, dtype=np.float64)
-        return self.conjugate(residual)
+        return self.conjugate(np.asarray(v) - self.l2 * np.asarray(w, dtype=np.float64))
 
     def directional_derivative(self, w: ArrayLike, delta: ArrayLike) -> float:
         """l2 w.delta."""
