@@ -21,6 +21,10 @@ from sorel.engines.memory import MemoryEngine
 # Entries of a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
 
+# Rows of a tile for a Gram matrix at least: each tile reads and writes the whole matrix, too
+# (20000 x 1000, 2026-11: 2.3 times as fast as with tiles in the second cache, 1500 x 3000: 8 times).
+_TILE_ROWS = 1024
+
 
 class DenseRows(RowMatrix):
     """Products with a dense X."""
@@ -135,8 +139,8 @@ def _product_columns(
 def _add_gram(X: NDArray[Any], h: FloatArray, out: FloatArray) -> None:
     """out += [X 1]^T diag(h) [X 1], by products of scaled tiles with themselves."""
     size = len(out)
-    height = max(1, _TILE_SIZE // size)
-    tile = np.empty((height, size))
+    height = max(_TILE_ROWS, _TILE_SIZE // size)
+    tile = np.empty((min(height, len(X)), size))
     # A product of a matrix with itself takes half the time of one of two matrices.
     for sign in (1.0, -1.0):
         rows = np.flatnonzero(sign * h > 0.0)

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn import config_context, get_config
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
-from sklearn.utils import gen_batches
 from sklearn.utils.validation import (
     _check_n_features,
     _check_sample_weight,
@@ -75,7 +74,9 @@ def product(X: Any, coef: FloatArray) -> FloatArray:
         return np.asarray(X @ coef)
     out = np.empty((len(X), *coef.shape[1:]))
     room = int(get_config()["working_memory"] * 2**20)
-    for rows in gen_batches(len(X), max(1, room // (coef.itemsize * X.shape[1]))):
+    height = max(1, room // (coef.itemsize * X.shape[1]))
+    for start in range(0, len(X), height):
+        rows = slice(start, start + height)
         np.matmul(X[rows], coef, out=out[rows])
     return out
 

@@ -21,7 +21,7 @@ from sorel._lib.defaults import MAX_PASSES, TOL
 from sorel._lib.devices import to_numpy
 from sorel.problem.losses import parse_loss
 from sorel.problem.penalties.base import Penalty, dot
-from sorel.problem.penalties.builtin import FEASIBILITY
+from sorel.problem.penalties.builtin import FEASIBILITY, Box
 from sorel.problem.problem import Problem
 from sorel.solvers.solve import solve_quietly
 
@@ -161,7 +161,8 @@ def baselines(
     ridge = max(ridge, _LEAST_RIDGE * abs(plain.objective_)) or 1.0
     problem = Problem(z, targets, **settings)
     for name, low, high in ((MOVED, 1.0, 1.0), (RECALIBRATED, 0.0, math.inf)):
-        penalty = _OneScale(ridge, len(centre), low, high)
+        one = len(centre) == 1
+        penalty = Box(ridge, low, high) if one else _OneScale(ridge, len(centre), low, high)
         w = solve_quietly(problem.with_penalty(penalty), "auto", TOL, MAX_PASSES)[0].w
         scale = float(w.flat[0])
         found[name] = _moved(local, scale, w[-1] - scale * centre)
