@@ -3,8 +3,9 @@
     python tests/mutants.py --count 100 --seed 3
 
 A change turns a comparison round, takes + for -, * for /, or `and` for `or`, or drops a `not`. The
-examples of the module and the tests that belong to it run on a copy of the source with that change;
-what they do not notice is printed. Those are tests that are missing, or code that nothing needs.
+examples of the module and the tests that belong to it run on a copy of the source with that change,
+and where they notice nothing, all tests. What lives is printed: those are tests that are missing,
+or code that nothing needs.
 
 Drawn are the Python modules that the environment can run. Left out are those of tensors without
 torch, `engines/tensors/cuda.py` unless SOREL_TEST_DEVICE names a CUDA device, and the loops of
@@ -123,6 +124,13 @@ _SWAPPED = {**dict(_PAIRS), **{new: old for old, new in _PAIRS}}
 # and one that a busy machine slows down is not.
 _PATIENCE = 900.0
 
+# All tests: those that `make test` runs, which need neither a browser, nor torch, nor the site.
+_ALL = [
+    "-n", "auto", "--dist", "loadfile",
+    *(f"--ignore={ROOT / 'tests' / name}" for name in ("browser", "tensors", "site", "gallery")),
+    str(ROOT / "tests"),
+]  # fmt: skip
+
 # What every process of a test runs first, workers too: an editable install comes before any path.
 _TAKE_THE_COPY = """\
 import sys
@@ -206,8 +214,8 @@ class Laboratory:
         shutil.copytree(ROOT / "src", self.source, ignore=shutil.ignore_patterns("__pycache__"))
         (self.source / "sitecustomize.py").write_text(_TAKE_THE_COPY)
 
-    def notices(self, change: Change, tests: list[str]) -> bool:
-        """Whether the tests fail, or do not end, with the change.
+    def notices(self, change: Change, *suites: list[str]) -> bool:
+        """Whether one of the suites, in turn, fails or does not end with the change.
 
         Raises a RuntimeError if what fails does so without the change, too.
         """
@@ -216,11 +224,14 @@ class Laboratory:
         shutil.rmtree(self._cache, ignore_errors=True)
         path.write_text(change.apply(before))
         try:
-            if self._passes([str(path), *tests]):
-                return False
+            failing = next(
+                (suite for suite in suites if not self._passes([str(path), *suite])), None
+            )
         finally:
             path.write_text(before)
-        if not self._passes(["--last-failed", str(path), *tests]):
+        if failing is None:
+            return False
+        if not self._passes(["--last-failed", str(path), *failing]):
             raise RuntimeError(f"tests of {change.file} fail without a change, or take too long")
         return True
 
@@ -253,7 +264,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         laboratory = Laboratory(Path(folder))
         for number, change in enumerate(sorted(chosen, key=lambda c: (c.file, c.line)), start=1):
-            noticed = laboratory.notices(change, tests_of(change.file))
+            noticed = laboratory.notices(change, tests_of(change.file), _ALL)
             alive += not noticed
             word = "noticed" if noticed else "LIVES  "
             line = (PACKAGE / change.file).read_text().split("\n")[change.line - 1].strip()
