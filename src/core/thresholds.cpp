@@ -107,17 +107,26 @@ SOREL_CLONES std::tuple<index, double> fill_clipped(Vector<const double> zeta,
                                                     double reference, double tau, double low,
                                                     double high, Vector<double> out,
                                                     Vector<std::int32_t> block) {
-    index count = 0;
     double sum = 0.0;
     const index n = zeta.size();
-#pragma omp simd reduction(+ : count, sum)
-    for (index i = 0; i < n; ++i) {
+    const auto clip = [&](index i) SOREL_INLINED {
         const double q = (zeta[i] - reference) - tau;
-        const bool inside = (low < q) & (q < high);
+        return out[i] = q > low ? (q < high ? q : high) : low;
+    };
+    if (weight) {
+#pragma omp simd reduction(+ : sum)
+        for (index i = 0; i < n; ++i) sum += weight[i] * clip(i);
+    } else {
+#pragma omp simd reduction(+ : sum)
+        for (index i = 0; i < n; ++i) sum += clip(i);
+    }
+    // Integers of four bytes in a loop of their own: mixed widths keep a loop from running on vectors.
+    std::int32_t count = 0;
+#pragma omp simd reduction(+ : count)
+    for (index i = 0; i < n; ++i) {
+        const std::int32_t inside = (low < out[i]) & (out[i] < high);
         count += inside;
-        out[i] = std::min(std::max(q, low), high);
         block[i] = inside - 1;
-        sum += weight ? weight[i] * out[i] : out[i];
     }
     return {count, sum};
 }

@@ -371,10 +371,9 @@ class Problem:
         Losses that all but tie leave their size to go by, or their spread or size beside the point.
         """
         engine = self.engine
-        spread = engine.sizes(point).deviation
-        if not self.loss.affine:
-            mean = engine.sizes(point).absolute
-            spread = spread if spread > _TIED * mean else mean
+        _, size, spread = engine.sizes(point)
+        if not self.loss.affine and not spread > _TIED * size:
+            spread = size
         if spread == 0.0:
             _, size, beside = engine.sizes(engine.point(np.full(engine.shape, 1.0 / engine.size)))
             spread = beside if beside > ROUNDINGS * size else size
