@@ -36,7 +36,7 @@ from sorel.certificate.rounding import (
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
-from sorel.models.quadratic import minimize_quadratic
+from sorel.models.quadratic import minimize_quadratic, step_of_few
 from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
 from sorel.problem.penalties.builtin import Declared
 from sorel.problem.risks import Deviation, Mixture
@@ -303,7 +303,7 @@ class Certifier:
         """
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
-        if cost > _FEW_PRODUCTS or self.known.factor(self.problem) is not None:
+        if cost > _FEW_PRODUCTS or (cost > 1.0 and self.known.factor(self.problem) is not None):
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:
@@ -437,6 +437,10 @@ class Certifier:
         hessian = part.engine.curvature(point, dual).matrix()
         self.known.keep(problem, hessian)
         slope, center = part.take(gradient), part.take(point.w)
+        if self.penalty.quadratic:
+            few = step_of_few(hessian, slope, center, self.penalty.l2, part.n_penalized)
+            if few is not None:
+                return part.put(point.w, center + few[0])
         u, _ = minimize_quadratic(
             hessian, slope, center, part.penalty, part.n_penalized, engine.n_outputs
         )

@@ -22,8 +22,8 @@ from sorel.projection.ordering import Order, index_type
 from sorel.projection.thresholds import BlockArray, Thresholder, select, totals
 
 
-def _sum_products(a: FloatArray, b: FloatArray, out: FloatArray) -> float:
-    return float(np.multiply(a, b, out=out).sum())
+def _sum_products(a: FloatArray, b: FloatArray) -> float:
+    return _core.weighted_sum(a, b, np.ones(1), False)
 
 
 class Core(ABC):
@@ -39,13 +39,9 @@ class Core(ABC):
     def _room(self) -> FloatArray:
         return np.empty((2, self.n))
 
-    @cached_property
-    def _products(self) -> FloatArray:
-        return np.empty(self.n)
-
     def _dot(self, a: FloatArray, b: FloatArray) -> float:
-        """Inner product, added up in pairs, so that errors hardly grow with n."""
-        return float(sum(by_ranges(self.team, _sum_products, a, b, self._products)))
+        """Inner product, added up in short runs, so that errors grow slowly with n."""
+        return sum(by_ranges(self.team, _sum_products, a, b))
 
     def _scatter(self, values: FloatArray, order: npt.NDArray[Any], out: FloatArray) -> None:
         """out[order] = values."""
@@ -85,7 +81,7 @@ class Core(ABC):
 
     def fork(self) -> Self:
         fork = shallow_copy(self)
-        for name in ("_room", "_products", "_bounds", "_order"):
+        for name in ("_room", "_bounds", "_order"):
             fork.__dict__.pop(name, None)
         if self.threshold is not None:
             fork.threshold = self.threshold.fork()
@@ -214,7 +210,7 @@ class Weighted(Core):
     def _pool(self, keep: Order, out: FloatArray, block: BlockArray) -> int:
         weight, mass = self.weight[keep.order], self._mass(keep.order)
         return _core.project_weighted(
-            keep.key, mass, weight, keep.order, self._bounds, *self._room, self._products, out,
+            keep.key, mass, weight, keep.order, self._bounds, *self._room, np.empty(self.n), out,
             block,
         )  # fmt: skip
 
