@@ -173,6 +173,21 @@ def test_a_killed_worker_does_not_end_a_fit(client, traffic, risk, solver, round
     client.wait_for_workers(2, timeout=60)
 
 
+def test_a_worker_is_lost_between_a_step_of_the_weights_and_their_curvature(client):
+    with open_problem(*make(1000), risk="cvar:0.1", client=client) as problem:
+        engine = problem.engine
+        point = engine.point(np.ones(D))
+        dual = engine.dual_step(engine.uniform(), point, 1.0)
+        assert engine.slope(point, dual, engine.direction(np.ones(D))) != 0.0
+        curvature = engine.curvature(point, dual, 1.0)
+        os.kill(client.run(os.getpid)[engine.partitions.addresses[0]], signal.SIGKILL)
+        matrix = curvature.matrix()
+        assert np.linalg.eigvalsh(matrix)[0] > 0.0
+        v = np.arange(D, dtype=float)
+        np.testing.assert_allclose(curvature.product(v), matrix @ v, rtol=1e-12)
+    client.wait_for_workers(2, timeout=60)
+
+
 @pytest.mark.parametrize("rounds", [0, 6], ids=["before the fit", "in the middle of it"])
 def test_a_stopped_worker_holds_up_a_fit_no_longer_than_the_timeout(traffic, rounds):
     X, y = make(N)

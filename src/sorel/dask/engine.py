@@ -530,7 +530,7 @@ class DaskEngine(Engine):
     # Derivatives.
 
     def curvature(self, point: Any, dual: Any, eta: float = 0.0, damping: float = 0.0) -> Curvature:
-        return DaskCurvature(self, point, dual, eta if dual.n_blocks else 0.0, damping)
+        return DaskCurvature(self, point, dual, eta, damping)
 
     @_recovering
     def intercept_statistics(self, point: Any, dual: Any, shift: Any) -> InterceptStatistics:
@@ -544,8 +544,7 @@ class DaskCurvature(Curvature):
     def __init__(
         self, engine: DaskEngine, point: Any, dual: Any, eta: float, damping: float
     ) -> None:
-        self._engine, self._made_from, self._eta = engine, (point, dual, eta, damping), eta
-        self._n_blocks = dual.n_blocks
+        self._engine, self._made_from = engine, (point, dual, eta, damping)
         self._handle: _Handle | None = None
         self._epoch = -1
 
@@ -553,10 +552,13 @@ class DaskCurvature(Curvature):
         """Have the workers hold their parts, if they do not."""
         engine = self._engine
         if self._epoch != engine._epoch:
-            engine._reached(self._made_from[0])
+            point, dual, eta, damping = self._made_from
+            engine._reached(point)
             self._handle, self._epoch = _Handle(engine), engine._epoch
             self._diagonal: FloatArray | None = None
-            engine._post("curvature", self._handle, *self._made_from)
+            # A weighting that took the place of a lost one has no blocks.
+            self._n_blocks, self._eta = dual.n_blocks, eta if dual.n_blocks else 0.0
+            engine._post("curvature", self._handle, point, dual, self._eta, damping)
 
     def _low_rank(self, sums: FloatArray, totals: FloatArray) -> FloatArray:
         """L with L^T L the means of blocks."""
