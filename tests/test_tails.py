@@ -20,7 +20,7 @@ tails = importlib.import_module("sorel.solvers.tails")
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
     """Parts of small problems, so that the tests are fast."""
-    monkeypatch.setattr(tails, "_LEAST_ENTRIES", 0)
+    monkeypatch.setattr(tails, "LEAST_ENTRIES", 0)
 
 
 def make_problem(loss="squared", n=600, kind="dense", **more):
@@ -85,7 +85,7 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, monkeypatch):
     found = sorel.path(X, y, risks=risks, l2=l2, tol=1e-8, callback=lambda *a: results.append(a[2]))
     served = [result for result in results if "rows of the tail" in result.status]
     assert len(served) >= len(found) // 2
-    monkeypatch.setattr(tails, "_LEAST_ENTRIES", np.inf)
+    monkeypatch.setattr(tails, "LEAST_ENTRIES", np.inf)
     whole = sorel.path(X, y, risks=risks, l2=l2, tol=1e-8)
     assert found.converged.all()
     np.testing.assert_allclose(found.objective, whole.objective, rtol=2e-8)

@@ -24,7 +24,7 @@ def small_sets(monkeypatch):
     """Working sets for problems of any size, which grow one column at a time."""
     monkeypatch.setattr(module, "_LEAST_SET", 1)
     monkeypatch.setattr(module, "_GROWTH", 2)
-    monkeypatch.setattr(module, "_WORTH_SHARING", 1.0)
+    monkeypatch.setattr(module, "WORTH_SELECTING", 1.0)
 
 
 solved = partial(certified, solver="auto", tol=1e-8)

@@ -34,7 +34,7 @@ from sorel.models.row_systems import RowSystem, Weights
 if TYPE_CHECKING:
     from sorel.engines.memory import MemoryEngine
 
-# Rows without curvature are left out of products when no more than this share is left.
+# Rows or columns that do not count are left out when no more than this share is left.
 WORTH_SELECTING = 0.7
 
 # A Hessian from sampled rows pays when there are this many times more rows than asked for.

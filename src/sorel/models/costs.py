@@ -24,6 +24,10 @@ _CALL = 4e5
 # Sampled rows for each parameter from which a Hessian is estimated well enough.
 _ROWS_PER_PARAMETER = 100
 
+# Entries of X from which on a smaller problem in the place of another pays: a run on fewer takes
+# milliseconds.
+LEAST_ENTRIES = 100_000
+
 # Up to this many parameters a p x p matrix is cheap whatever the rows are.
 FEW_PARAMETERS = 128
 

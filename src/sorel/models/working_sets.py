@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sorel._core import SIMPLEX
 from sorel.engines.base import Engine, FloatArray
+from sorel.engines.curvature import WORTH_SELECTING
 from sorel.engines.matrix import MAX_COPY
 from sorel.engines.row_gram import MAX_ROWS
 from sorel.problem.penalties import Penalty
@@ -28,9 +29,6 @@ _LEAST_SET = 64
 
 # Columns that it may have for each one that is free.
 _GROWTH = 3
-
-# A larger set that is at hand, or that of all columns, is taken where this share of it is wanted.
-_WORTH_SHARING = 0.75
 
 
 class TooManyColumnsError(ArithmeticError):
@@ -139,12 +137,12 @@ class WorkingSets:
             chosen = np.flatnonzero(wanted) if size else np.zeros(1, np.intp)
             # Columns that come and go are worth keeping, and so is the copy of them.
             kept = np.union1d(chosen, self._chosen)
-            if len(chosen) >= _WORTH_SHARING * len(kept):
+            if len(chosen) >= WORTH_SELECTING * len(kept):
                 if len(kept) == len(self._chosen):
                     return self._last
                 chosen = kept
         copy = len(chosen) * engine.n_samples * engine.data_type.itemsize
-        if not many and (copy > MAX_COPY or len(chosen) > _WORTH_SHARING * d):
+        if not many and (copy > MAX_COPY or len(chosen) > WORTH_SELECTING * d):
             return self._all
         rows = np.append(chosen, d) if engine.fit_intercept else chosen
         self._chosen = chosen

@@ -12,18 +12,16 @@ import numpy as np
 from sorel._lib.floats import TINY
 from sorel.certificate import Certificate, gap_wanted
 from sorel.engines.base import Dual, FloatArray, Plan, Point
+from sorel.engines.matrix import FEW_COLUMNS
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Run, Solver, UnsupportedProblemError
 
-# A run whose objective exceeds its first value by this factor will not come back.
-_BLOW_UP = 1e6
+# A run whose objective exceeds that of a plain start by this factor will not come back.
+BLOW_UP = 1e6
 
 # Without a step size, variance-reduced methods take 1 / (this multiple of the largest curvature of
 # a term), as SAGA does (Defazio, Bach and Lacoste-Julien 2014).
 SAFE_CURVATURE = 3.0
-
-# Up to this many parameters a Hessian costs no more than a few passes: every check may use one.
-_CHEAP_HESSIAN = 40
 
 
 def check_positive(name: str, value: Any) -> float | None:
@@ -197,7 +195,7 @@ class Watch:
         engine, run = self.problem.engine, self.run
         point = engine.point(run.w)
         value = engine.risk(point) + self.problem.penalty_value(point.w)
-        self._limit = _BLOW_UP * max(abs(value), TINY)
+        self._limit = BLOW_UP * max(abs(value), TINY)
         self._refine = self.problem.gap_wanted(run.tol, value, point)
         return point
 
@@ -236,7 +234,7 @@ class Watch:
         """
         self._checks += 1
         if refine is None:
-            cheap = self.problem.engine.size <= _CHEAP_HESSIAN
+            cheap = self.problem.engine.size <= FEW_COLUMNS
             refine = self._refine if cheap or self._checks & (self._checks - 1) == 0 else 0.0
         reply = yield Iterate(point, dual, gradient, refine)
         self._refine = gap_wanted(self.problem, self.run.tol, reply.unit)

@@ -14,6 +14,7 @@ from sorel.certificate import gap_wanted, noise
 from sorel.engines.base import FloatArray
 from sorel.solvers.base import Iterate, Iterates, Run
 from sorel.solvers.directions import Cheapest
+from sorel.solvers.schedule import Pace
 from sorel.solvers.state import Direction, State
 
 # The eta at which losses all but stay equal, in units of 1 / loss.
@@ -22,9 +23,6 @@ _ETA = 1e6
 # The Fenchel-Young gap, in units of the gap wanted, from which on a certificate is worth a try: it
 # may be refined (3371 x 148, four classes, 2026-11: 105 passes for 133).
 _PROMISING = 100.0
-
-# Length of a step below which weights have come to their bounds.
-_SHORT_STEP = 0.2
 
 
 def losses_are_equal(state: State) -> bool:
@@ -91,5 +89,5 @@ def _multipliers_at_constant(
         state = state.line_search(find(state, run, 0.0))
         run.passes += 1
         # Steps are cut short where weights come to their limits: there are no multipliers.
-        if state.length < _SHORT_STEP or state.value + off < start.value - target:
+        if state.length < Pace().short or state.value + off < start.value - target:
             return

@@ -21,6 +21,7 @@ from sorel._lib.floats import TINY
 from sorel.certificate import Path, unit
 from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import FloatArray
+from sorel.engines.curvature import WORTH_SAMPLING
 from sorel.models.costs import sampled_rows
 from sorel.problem.problem import Problem
 from sorel.solvers.augmented import AugmentedLagrangian, Start
@@ -37,9 +38,6 @@ _LOOK_BACK = 8
 
 # Relative gap above which the ranks tell little of the weights, and to which a sample is solved.
 _FAR = 1e-3
-
-# Rows for each one of a sample from which on the sample is solved first.
-_WORTH_SAMPLING = 8
 
 Inverse = Callable[[FloatArray], FloatArray]
 
@@ -249,7 +247,7 @@ def _start_on_sample(problem: Problem, run: Run) -> bool:
     The first digits are the same for a sample and for all rows, and a sample costs next to nothing.
     """
     engine, n, rows = problem.engine, problem.n_samples, sampled_rows(problem.engine.size)
-    if _WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
+    if WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
         return False
     # Always the same rows, so that a run is the same every time.
     part = engine.on_rows(np.sort(np.random.default_rng(0).choice(n, rows, replace=False)))

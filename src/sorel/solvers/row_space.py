@@ -17,6 +17,7 @@ from sorel.certificate import gap_wanted
 from sorel.engines.base import Dual, FloatArray
 from sorel.engines.rotated import Rotated, rotate
 from sorel.engines.row_gram import MAX_ROWS
+from sorel.models.costs import LEAST_ENTRIES
 from sorel.problem.problem import Problem
 from sorel.solvers.base import (
     SHARE_OF_TOL,
@@ -28,9 +29,6 @@ from sorel.solvers.base import (
     rehearse,
 )
 from sorel.solvers.newton_cg import NewtonCG
-
-# Entries of X from which on it pays. Newton steps on fewer take milliseconds, and end exactly.
-_LEAST_ENTRIES = 200_000
 
 # Passes over the small matrix without a tenth of the gap gone after which the run ends.
 _PATIENCE = 1000
@@ -55,7 +53,7 @@ class RowSpace(Solver):
         if not pays(problem):
             raise UnsupportedProblemError(
                 f"solver {self.name!r} is for CVaR and other risks of two levels under L2, for at "
-                f"most {MAX_ROWS} rows, more columns than rows and at least {_LEAST_ENTRIES} "
+                f"most {MAX_ROWS} rows, more columns than rows and at least {LEAST_ENTRIES} "
                 "entries; use solver='auto'"
             )
 
@@ -100,7 +98,7 @@ def _back(problem: Problem, rotated: Rotated, v: FloatArray, dual: Dual, refine:
 def pays(problem: Problem) -> bool:
     """Whether the space of the rows is so much smaller that the rotation pays."""
     engine, n = problem.engine, problem.n_samples
-    if n > MAX_ROWS or engine.entries < max(n * n, _LEAST_ENTRIES):
+    if n > MAX_ROWS or engine.entries < max(n * n, LEAST_ENTRIES):
         return False
     served = problem.penalty.quadratic and engine.n_outputs == 1 and engine.stored() is not None
     return served and problem.has_two_levels and not problem.loss.affine

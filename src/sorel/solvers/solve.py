@@ -33,6 +33,7 @@ from sorel.files.checkpoints import Checkpoint, Keeper, SavedRun, generator_stat
 from sorel.problem.problem import Problem
 from sorel.solvers import make_solver
 from sorel.solvers.base import Iterate, Iterates, Run, Solver, make_generator
+from sorel.solvers.common import BLOW_UP
 
 # Passes without half of the gap gone after which a run is stalled.
 _PATIENCE = 50.0
@@ -43,11 +44,7 @@ _ALL_ROUNDING = 10.0
 # Entries of X beyond which sums of as many of their squares as memory holds may overflow.
 _LARGEST_ENTRY = math.sqrt(sys.float_info.max) * sys.float_info.epsilon
 
-# Losses that grow like exponentials start elsewhere where they are beyond this multiple of those at
-# zero margins: Newton steps climb down an exponential one by one.
-_MODERATE = 1e6
-
-# Relative gap of that other start.
+# Relative gap of the start that is found for losses which grow like exponentials.
 _PHASE_ONE_TOL = 1e-2
 
 # Ends of a run that nobody needs to be warned of, and one that a warning names.
@@ -698,12 +695,15 @@ def _check_warm_start(result: Any, shape: tuple[int, ...]) -> None:
 
 
 def _start_where_finite(problem: Problem, run: Run) -> None:
-    """Phase one: start losses that grow like exponentials where they are of a moderate size."""
+    """Phase one: start losses that grow like exponentials where they are of a moderate size.
+
+    Newton steps climb down an exponential one by one.
+    """
     if problem.loss.curvature_bound < math.inf or not np.any(run.w):
         return
     engine = problem.engine
     with np.errstate(over="ignore", invalid="ignore"):
-        if engine.sizes(engine.point(run.w)).absolute <= _MODERATE * problem.zero_loss:
+        if engine.sizes(engine.point(run.w)).absolute <= BLOW_UP * problem.zero_loss:
             return
     phase_one = problem.phase_one()
     if phase_one is not None:

@@ -20,6 +20,7 @@ from sorel.certificate import Certifier, relative, unit
 from sorel.certificate.rounding import UNIT
 from sorel.engines.base import Engine
 from sorel.engines.matrix import MAX_COPY
+from sorel.models.costs import LEAST_ENTRIES
 from sorel.problem.problem import Problem
 from sorel.problem.risks import CVaR
 from sorel.solvers.base import SHARE_OF_TOL
@@ -32,9 +33,6 @@ _CHOSEN_MASS = 1.3
 
 # Mass of T in units of alpha above which a smaller T is cheaper, or all rows are as cheap.
 _LARGEST_MASS = 2.0
-
-# Entries of X from which on T pays: a smaller problem is solved while T is chosen.
-_LEAST_ENTRIES = 100_000
 
 # Rows of T for each parameter, at least. With fewer, T depends on every coefficient.
 _ROWS_PER_PARAMETER = 4
@@ -108,7 +106,7 @@ class Tails:
 
     def _serves(self, problem: Problem) -> bool:
         """Whether a few of the rows carry the risk, and they are worth a problem of their own."""
-        if type(problem.risk) is not CVaR or problem.engine.entries < _LEAST_ENTRIES:
+        if type(problem.risk) is not CVaR or problem.engine.entries < LEAST_ENTRIES:
             return False
         if problem.engine.obstacle("on_rows") is not None:
             return False

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sorel.engines.curvature import WORTH_SELECTING
 from sorel.engines.tensors import cuda
 
 FloatArray = NDArray[np.float64]
@@ -27,9 +28,6 @@ _SQUARES, _MOST_OF_SQUARES, _LEAST_ON_DEVICE = 8, 2**24, 2**20
 
 # Rows that one matrix product of a batch sums over: a d x d result alone keeps few cores busy.
 _BATCH_ROWS = 512
-
-# Up to this share of rows with a weight, these rows are gathered first.
-_WORTH_GATHERING = 0.5
 
 
 class Matrix:
@@ -92,7 +90,7 @@ class Matrix:
 
     def used(self, h: Tensor) -> Tensor | None:
         """The rows with a weight, where they are few enough to be gathered; else None."""
-        if int(torch.count_nonzero(h)) > _WORTH_GATHERING * self.n:
+        if int(torch.count_nonzero(h)) > WORTH_SELECTING * self.n:
             return None
         return torch.nonzero(h).ravel()
 
