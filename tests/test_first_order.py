@@ -305,7 +305,7 @@ def test_refusals_name_who_can(solver, options, message, others):
 
 
 def test_subgradients_say_why_they_end():
-    X, y = np.array([[1.0], [2.0]]), np.array([1.0, 3.0])
+    X, y = np.array([[1.0], [2.0]]), np.array([1e3, 3e3])
     problem = sorel.Problem(X, y, risk="max", penalty=sorel.L2(1.0))
     found = quietly(problem, "subgradient", tol=0.0, max_passes=5000)
     assert "rounding errors allow no further progress" in found.status

@@ -189,6 +189,9 @@ def test_difference_of_tails_is_a_paired_bootstrap(risk, weighted):
 def test_difference_of_tails_of_odd_models():
     same = tail_difference(TAILS[0], TAILS[1], TAILS[1], "cvar:0.5")
     assert (same.difference, same.interval, same.p_value) == (0.0, (0.0, 0.0), 1.0)
+    # Losses of 2 and 1/2, resampled however.
+    far = tail_difference(np.zeros(50), np.full(50, 2.0), np.ones(50), "cvar:0.5", n_resamples=9)
+    assert (far.difference, far.interval, far.p_value) == (1.5, (1.5, 1.5), 0.1)
     y = TAILS[0] > 0
     p = 1 / (1 + np.exp(-TAILS[1:]))
     found = tail_difference(y, *p, "cvar:0.5", loss="log_loss")

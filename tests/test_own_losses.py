@@ -174,6 +174,12 @@ def test_declarations_and_formulas_that_make_no_sense_are_refused(loss, message)
         sorel.solve(sorel.Problem(*make_rows(), loss=loss))
 
 
+def test_values_may_be_below_their_bound_by_what_rounding_makes_of_large_ones():
+    rounded = altered(value=lambda self, y, z: 1e9 * (0.5 * (z - y) ** 2 - 1e-20))
+    problem = sorel.Problem(np.eye(3), [0.0, 0.0, 1.0], loss=rounded)
+    assert problem.losses(np.zeros(3)).min() == -1e-11
+
+
 def test_estimators_take_a_loss_of_the_user():
     X, labels = make_rows(True)
     model = sorel.SpectralRiskClassifier("cvar:0.9", loss=OwnLogistic(), tol=1e-9).fit(X, labels)

@@ -309,6 +309,7 @@ def test_shortest_subgradient_is_the_steepest_descent(penalty, w, slope):
     if np.linalg.norm(s) > 1e-6:
         rate = penalty.directional_derivative(w, -s) - float(slope @ s)
         assert rate == pytest.approx(-float(s @ s), abs=1e-4 * (1.0 + float(s @ s)))
+        assert penalty.value(w - 1e-7 / np.linalg.norm(s) * s) < math.inf
     for angle in np.linspace(0.0, 2.0 * math.pi, 13):
         d = penalty.project(w + np.array([math.cos(angle), math.sin(angle)])) - w
         rate = penalty.directional_derivative(w, d) + float(slope @ d)

@@ -73,7 +73,8 @@ def test_tail_is_the_share_of_losses_at_least_as_large():
     display = LossTailDisplay({"a": [3.0, 1.0, 2.0, 4.0]}, level=0.5).plot()
     (line,) = display.lines_
     np.testing.assert_array_equal(line.get_xydata().T, [[1, 2, 3, 4], [1, 0.75, 0.5, 0.25]])
-    assert (line.get_drawstyle(), display.ax_.get_yscale()) == ("steps-pre", "log")
+    look = line.get_drawstyle(), line.get_marker(), display.ax_.get_yscale()
+    assert look == ("steps-pre", "None", "log")
     assert legend(display.ax_) == ["a: CVaR(0.5) = 3.5"]
     assert "worst 50%" in texts(display.ax_)
     # Half of the smallest share and of the level are in the picture.

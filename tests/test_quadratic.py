@@ -297,6 +297,7 @@ def test_no_feasible_point_nearby_is_better(seed):
         return given.slope @ move + 0.5 * move @ given.A @ move + kinks
 
     assert found.kkt <= 1e-10
+    assert minimize(given, x).factors == 1
     assert np.all((x >= given.lower) & (x <= given.upper))
     np.testing.assert_allclose(given.rows @ x, given.sums, rtol=1e-12, atol=1e-12)
     assert given.value(x) == pytest.approx(value(x))

@@ -133,6 +133,16 @@ def test_engines_solve_by_rows(home, intercept, loss, risk, l2):
     np.testing.assert_allclose(matrix @ step, -gradient, atol=1e-8 * np.abs(gradient).max())
 
 
+def test_rows_times_a_root_of_their_weights():
+    rng = np.random.default_rng(0)
+    A, h, pull = rng.standard_normal((5, 3)), rng.uniform(1.0, 2.0, 5), rng.uniform(0.2, 0.7, 5)
+    block, scale = np.array([0, -1, 1, 0, 2], np.int32), np.array([0.8, 0.5, 0.0])
+    own = scale[:, None] * (np.arange(3)[:, None] == block)
+    C = np.diag(h) - np.einsum("bi,bj,i,j->ij", own > 0.0, own, pull, pull)
+    rooted = Weights(h, pull, block, scale).rooted(A.copy())
+    np.testing.assert_allclose(rooted.T @ rooted, A.T @ C @ A, rtol=1e-12)
+
+
 def test_systems_without_a_solution_are_refused():
     # One row in one block: its weight cannot move, and the loss itself is flat.
     weights = Weights(np.array([2.0]), np.ones(1), np.zeros(1, np.int32), np.array([2.0]))

@@ -231,11 +231,12 @@ class Certifier:
         )  # fmt: skip
 
     def upper_bound(self, point: Point) -> tuple[float, float]:
-        """The objective at a point, and how much more rounding may have made it in truth."""
+        """The objective at a point, and the most that it is in truth, which rounding may hide."""
         dual = self.engine.worst_case(point)
         risk, penalty = self.engine.expected(point, dual), self.problem.penalty_value(point.w)
         error = self.rounding.risk(point, dual, risk, 0.0, self.rounding.margins(point.w))
-        return risk + penalty, error + self.rounding.penalty_value(penalty, point.w)
+        error += self.rounding.penalty_value(penalty, point.w)
+        return risk + penalty, risk + penalty + error
 
     def _can_refine(self, point: Point) -> bool:
         """Whether Newton steps lead to a better bound: affine losses equal their linearisation."""

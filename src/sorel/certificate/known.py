@@ -41,6 +41,10 @@ class KnownCurvature:
     True
     >>> bool(np.allclose(known.factor(problem)(np.ones(200)), 0.5))
     True
+    >>> known.keep(problem, 3.0 * np.eye(200))
+    True
+    >>> bool(np.allclose(known.factor(problem)(np.ones(200)), 0.25))
+    True
     """
 
     matrix: FloatArray | None = None

@@ -111,7 +111,6 @@ class Rounding:
         n, d = engine.n_samples, engine.n_features
         self._product = UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
         self._sum = UNIT * (_OPERATIONS + n / 100.0)
-        self._likely_sum = UNIT * (_OPERATIONS + 0.5 * math.sqrt(n))
         self._long_sum = UNIT * (_OPERATIONS + n / 4.0)
 
     def losses(
@@ -206,7 +205,7 @@ class Rounding:
         The value by which lam . l may still fall, and an error of the gradient in units of the
         columns of X.
         """
-        residual = _norm(np.asarray(derivative)) + self._likely_sum * slopes
+        residual = _norm(np.asarray(derivative)) + self._sum * slopes
         drop = intercepts.slack(self.engine, point, dual, residual)
         if self.engine.n_outputs > 1:
             # Several intercepts may move slopes to and fro: |H t| <= sqrt(L t.H t).
@@ -259,7 +258,7 @@ class Rounding:
         total = math.inf
         if l2 > 0.0:
             summed = slopes * largest if sums is None else _norm(sums)
-            error = self._likely_sum * summed + residual * largest + own
+            error = self._sum * summed + residual * largest + own
             spread = error / math.sqrt(2.0 * l2)
             total = spread * (2.0 * math.sqrt(value) + spread)
         if not self.penalty.quadratic:

@@ -65,8 +65,6 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
         starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
         part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
         rows = np.concatenate([np.arange(start, start + run) for start in starts])
-    elif n <= _SAMPLE and not is_tensor(X):
-        return Sample(X, y, sample_weight)
     else:
         rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False))
         if is_tensor(X):
@@ -80,9 +78,7 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
 
 
 def margin_spread(scores: FloatArray) -> float:
-    """Deviation of the margins from their mean; of several per row, of their differences."""
-    if scores.shape[-1] > 1:
-        scores = scores - scores.mean(axis=1, keepdims=True)
+    """Deviation of the margins from their mean."""
     return float(np.sqrt(np.mean((scores - scores.mean(axis=0)) ** 2)))
 
 

@@ -58,7 +58,7 @@ class Thresholder:
 
     def forget(self) -> None:
         # Index of the item that is the reference, and the threshold relative to it.
-        self.pivot = -1
+        self.pivot = 0
         self.tau = 0.0
 
     def fork(self) -> Thresholder:
@@ -74,10 +74,8 @@ class Thresholder:
             out.fill(self.low)
             block.fill(-1)
             return 0
-        count = -1
-        if self.pivot >= 0:
-            start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
-            count = self._find(zeta, out, block, team, start)
+        start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
+        count = self._find(zeta, out, block, team, start)
         if count < 0:
             count = self._find(zeta, out, block, team, self.bracket(zeta, team))
         if count == 1:

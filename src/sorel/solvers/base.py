@@ -117,15 +117,12 @@ class Run:
     @property
     def wants_check(self) -> bool:
         """Whether a check is welcome that will hardly succeed."""
-        return self.watched or (self.save_at < math.inf and now() >= self.save_at)
+        return self.watched or now() >= self.save_at
 
     @property
     def exhausted(self) -> bool:
         """Whether the budget of passes or of time is spent: inner loops end early then."""
-        # Reading the clock is worth avoiding: a small problem would do so dozens of times.
-        if self.passes >= self.max_passes:
-            return True
-        return self.deadline < math.inf and now() >= self.deadline
+        return self.passes >= self.max_passes or now() >= self.deadline
 
 
 def make_generator(random_state: Any) -> np.random.Generator:

@@ -65,10 +65,11 @@ class Continuation(Newton):
         l2 = problem.penalty.l2
         # Far below the rounding of the curvature another stage changes nothing.
         own = max(l2, RIDGE**2 * strongest) if l2 > 0.0 else RIDGE * strongest
-        if not own < strongest * _L2_FACTOR < math.inf:
-            return []
-        count = int(np.ceil((np.log(own) - np.log(strongest)) / np.log(_L2_FACTOR)))
-        return [float(l2) for l2 in np.geomspace(strongest, own, count + 1)[:-1]]
+        moduli = []
+        while own < _L2_FACTOR * strongest < math.inf:
+            moduli.append(strongest)
+            strongest *= _L2_FACTOR
+        return moduli
 
     def _solve_stage(self, stage: Problem, run: Run) -> None:
         """Advance `run` to a solution of one stage, or by so many passes."""

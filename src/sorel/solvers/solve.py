@@ -172,7 +172,7 @@ class _Ledger:
     def __init__(self, problem: Problem, run: Run, history: list[Record]) -> None:
         self.problem, self.run, self.history = problem, run, history
         self.certifier = Certifier(problem, run.known)
-        self.w: FloatArray | None = None
+        self.w = run.w
         self.dual: Dual | None = None
         self.objective, self.gap, self.unit = math.inf, math.inf, 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
@@ -193,7 +193,7 @@ class _Ledger:
     @property
     def solved(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
-        if self.w is None or self.gap == math.inf:
+        if self.dual is None:
             return False
         tol, error = self.run.tol, self._upper - self.objective
         if self.gap <= gap_wanted(self.problem, tol, self.unit):
@@ -267,7 +267,7 @@ class _Ledger:
         A run that its callback has `stopped` is left as the callback last saw it.
         """
         engine, certify = self.problem.engine, self.certifier.certify
-        if self.w is None or self.dual is None:
+        if self.dual is None:
             point = engine.point(self.run.w)
             dual = engine.worst_case(point)
             self._enter(point.w, dual, certify(point, dual))
@@ -295,7 +295,7 @@ class _Ledger:
     def save(self, keeper: Keeper, solver: str, seconds: float, *, last: bool = False) -> None:
         """Write a checkpoint, once there is something to go on from."""
         run = self.run
-        if self.w is not None and self.dual is not None:
+        if self.dual is not None:
             state = SavedRun(
                 solver=solver,
                 w=self.problem.for_user(self.w),
@@ -699,7 +699,7 @@ def _start_where_finite(problem: Problem, run: Run) -> None:
 
     Newton steps climb down an exponential one by one.
     """
-    if problem.loss.curvature_bound < math.inf or not np.any(run.w):
+    if problem.loss.curvature_bound < math.inf:
         return
     engine = problem.engine
     with np.errstate(over="ignore", invalid="ignore"):
