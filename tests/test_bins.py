@@ -80,6 +80,12 @@ def test_a_bin_of_each_value_loses_nothing(risk):
     exact = np.empty(40)
     Projector(risk, 40).project(values, exact, np.empty(40, np.int32))
     np.testing.assert_allclose(found.density[place], exact, atol=1e-12)
+    # Bins of several samples that are not pooled follow by the slope of their densities.
+    value, size = 30.0 * np.arange(40), np.full(40, 2.0)
+    apart = binning.Bins(size, items.mass, value, value - 0.5, value + 0.5)
+    several = binning.project(risk, apart, 64, 3)
+    slope = (several.density[6:] - several.density[:-6]) / 180.0
+    np.testing.assert_allclose(several.pull[3:-3], slope, atol=1e-12)
     # How densities follow values: by as much, less the mean of their block.
     step = 1e-6 * np.random.default_rng(2).normal(size=len(items.value))
     other = binning.project(risk, items._replace(value=items.value + step), 64, 1)

@@ -304,6 +304,13 @@ def test_refusals_name_who_can(solver, options, message, others):
     assert repr(solver) not in named
 
 
+@pytest.mark.parametrize("solver", PAPER, **by_name)
+def test_steps_from_curvature_need_some(solver):
+    box = sorel.Box(0.0, -1.0, 1.0)
+    assert solver.obstacle(make(penalty=box)) is None
+    assert "there is none with the linear loss" in solver.obstacle(make("linear", penalty=box))
+
+
 def test_subgradients_say_why_they_end():
     X, y = np.array([[1.0], [2.0]]), np.array([1e3, 3e3])
     problem = sorel.Problem(X, y, risk="max", penalty=sorel.L2(1.0))

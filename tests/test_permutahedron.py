@@ -16,8 +16,8 @@ from scipy.optimize import isotonic_regression
 import sorel._core as _core
 from sorel._lib.threads import Team
 from sorel.permutahedron import Projector, project_permutahedron, thresholds
-from sorel.permutahedron.cores import Uniform
-from sorel.permutahedron.ordering import Order
+from sorel.permutahedron.cores import TwoLevels, Uniform, equal_weights
+from sorel.permutahedron.ordering import Order, index_type
 from sorel.risks import ESRM, CustomSpectrum, CVaR, Extremile, Max, Mean, Mixture, Risk
 
 EXAMPLES = settings(deadline=None, max_examples=150)
@@ -264,6 +264,18 @@ def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n, threads) -> Non
         keep.update(vector, team)
         assert_array_equal(keep.order, np.argsort(vector, kind="stable"))
         assert_array_equal(keep.key, np.sort(vector))
+
+
+def test_an_order_takes_four_bytes_an_item_where_they_suffice() -> None:
+    assert (index_type(2**31 - 1), index_type(2**31)) == (np.int32, np.int64)
+
+
+@pytest.mark.parametrize("risk", RISKS, ids=repr)
+@pytest.mark.parametrize("n", [1, 2, 3, 40])
+def test_two_levels_but_for_one_entry_need_no_sort(risk: Risk, n: int) -> None:
+    mass = n * risk.weights(n)
+    between = np.count_nonzero((mass > mass[0]) & (mass < mass[-1]))
+    assert isinstance(equal_weights(mass), TwoLevels) == (between <= 1)
 
 
 @pytest.mark.parametrize("weighted", [0, 1])

@@ -134,13 +134,14 @@ def test_bounds_with_a_closed_form():
     assert (found.primal, found.gap, found.dual) == pytest.approx((13.0, 12.5, 0.5), rel=1e-12)
     # For the squared loss the bound of a weighting is its weighted ridge solution.
     rng = np.random.default_rng(4)
-    data, y = rng.normal(size=(20, 3)), rng.normal(size=20)
-    problem = Problem(data, y, risk=sorel.ESRM(2.0), penalty=L2(0.05))
-    lam = sorel.project_permutahedron(rng.uniform(0, 0.1, 20), problem.risk)
-    A = data.T @ (lam[:, None] * data) + 0.05 * np.eye(3)
-    u = np.linalg.solve(A, data.T @ (lam * y))
-    exact = lam @ (0.5 * (data @ u - y) ** 2) + 0.025 * u @ u
-    assert problem.certificate(rng.normal(size=3), lam).dual == pytest.approx(exact, rel=1e-11)
+    for d, rel in ((3, 1e-11), (400, 1e-6)):
+        data, y = rng.normal(size=(20, d)), rng.normal(size=20)
+        problem = Problem(data, y, risk=sorel.ESRM(2.0), penalty=L2(0.05))
+        lam = sorel.project_permutahedron(rng.uniform(0, 0.1, 20), problem.risk)
+        A = data.T @ (lam[:, None] * data) + 0.05 * np.eye(d)
+        u = np.linalg.solve(A, data.T @ (lam * y))
+        exact = lam @ (0.5 * (data @ u - y) ** 2) + 0.025 * u @ u
+        assert problem.certificate(rng.normal(size=d), lam).dual == pytest.approx(exact, rel=rel)
 
 
 # Sample weights.

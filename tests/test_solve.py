@@ -14,7 +14,7 @@ from helpers import make_data, quietly
 
 import sorel
 from sorel import ESRM, L2, CVaR, Problem, Simplex, solve
-from sorel.solvers import SOLVERS, Newton, Subgradient, UnsupportedProblemError
+from sorel.solvers import SOLVERS, Iterate, Newton, Solver, Subgradient, UnsupportedProblemError
 
 by_solver = pytest.mark.parametrize("solver", sorted(SOLVERS))
 
@@ -208,6 +208,42 @@ def test_no_tolerance_is_finer_than_rounding(kind, tol):
     else:
         assert result.status.startswith("stopped by rounding: auto")
     assert result.passes < 900
+
+
+class Resting(Solver):
+    """Passes without any progress, at the start and then at the optimum."""
+
+    name = "resting"
+
+    def iterates(self, problem, run):
+        best = quietly(problem, tol=1e-15)
+        for k in itertools.count():
+            w = problem.start() if k < 60 else best.w
+            run.passes += 1.0
+            yield Iterate(problem.engine.point(w), problem.engine.nearest_dual(best.weights)[0])
+
+
+def test_a_run_at_the_level_of_rounding_ends_once_it_rests():
+    problem = make_problem()
+    result = quietly(problem, Resting(), tol=1e-15, max_passes=10_000)
+    assert result.status.startswith("stopped by rounding")
+    assert not result.converged
+    assert 100 < result.passes < 300
+
+
+def test_the_last_bound_is_as_good_as_the_parameters_and_weights_allow():
+    problem = make_problem()
+    result = quietly(problem, Subgradient(), tol=1e-9, max_passes=30)
+    assert result.gap <= problem.certificate(result.w, result.weights).gap * (1 + 1e-9)
+
+
+def test_the_objective_is_that_of_the_rounded_intercept():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 2))
+    problem = Problem(X, 2.0**33 + X @ [1.0, 2.0] + 1e-3 * rng.standard_normal(50),
+                      penalty=L2(1e-16), fit_intercept=True)  # fmt: skip
+    result = quietly(problem)
+    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-9)
 
 
 def test_a_small_gap_beside_the_loss_at_zero_is_no_reason_to_stop():

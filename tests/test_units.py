@@ -255,6 +255,9 @@ def test_the_size_of_losses_and_their_noise_have_their_units(scale):
         unit = share * problem.zero_loss
         assert noise(other, scale**2 * unit) == pytest.approx(scale**2 * noise(problem, unit))
         assert 4.0 <= noise(problem, unit) / (2.0**-53 * max(unit, 1e-10 * problem.zero_loss)) <= 16
+    # Those of the targets as they were given, before their mean is taken off.
+    far = sorel.Problem(X, y + scale, fit_intercept=True)
+    assert far.largest_loss == pytest.approx(0.5 * np.mean((y + scale) ** 2))
     # Where losses vanish at zero margins, those beside it tell.
     beside = [sorel.Problem(c * X, 0.0 * y).zero_loss for c in (1.0, scale)]
     assert beside[1] == pytest.approx(scale**2 * beside[0])

@@ -351,7 +351,7 @@ class Problem:
         if self.loss.curvature_bound < np.inf:  # exponentials may be of any size
             start = self.engine.point(self.start())
             largest = max(largest, self.engine.sizes(start).absolute)
-        if self.engine.spec.offset and self._given_targets is not None:
+        if self._given_targets is not None:
             y = to_numpy(self._given_targets)
             largest = max(largest, float(np.mean(np.abs(self.loss.value(y, np.zeros(len(y)))))))
         return largest

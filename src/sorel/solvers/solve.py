@@ -38,7 +38,7 @@ from sorel.solvers.common import BLOW_UP
 # Passes without half of the gap gone after which a run is stalled.
 _PATIENCE = 50.0
 
-# A stalled run ends where its gap is no more than this multiple of its rounding errors.
+# A gap of no more than this multiple of its rounding errors is all that a stalled run can have.
 _ALL_ROUNDING = 10.0
 
 # Entries of X beyond which sums of as many of their squares as memory holds may overflow.
@@ -176,7 +176,8 @@ class _Ledger:
         self.dual: Dual | None = None
         self.objective, self.gap, self.unit = math.inf, math.inf, 0.0
         self._upper, self._lower, self._own_gap = math.inf, -math.inf, math.inf
-        self._bound_rounding = 0.0
+        # The part of the gap that stands for rounding errors.
+        self.rounding = 0.0
         self._halved = run.passes, math.inf
         self._begin = now() - (history[-1].seconds if history else 0.0)
         self._checking = 0.0
@@ -186,20 +187,15 @@ class _Ledger:
         return relative(self.gap, self.unit) if self.gap < math.inf else math.inf
 
     @property
-    def rounding(self) -> float:
-        """The part of the gap that stands for rounding errors."""
-        return self._bound_rounding + (self._upper - self.objective)
-
-    @property
     def solved(self) -> bool:
         """Whether the tolerance is reached, or the fit is perfect."""
         if self.dual is None:
             return False
-        tol, error = self.run.tol, self._upper - self.objective
-        if self.gap <= gap_wanted(self.problem, tol, self.unit):
+        if self.gap <= gap_wanted(self.problem, self.run.tol, self.unit):
             return True
+        error = self._upper - self.objective
         penalty = self.problem.penalty_value(self.w)
-        return tol > 0.0 and vanishes(self.problem, self.objective, penalty, self.gap, error)
+        return vanishes(self.problem, self.objective, penalty, self.gap, error)
 
     def ending(self) -> str | None:
         """Why the run is to end; None where it goes on."""
@@ -207,12 +203,13 @@ class _Ledger:
         if self.relative_gap <= run.tol:
             return _CONVERGED
         # A perfect fit is made better while it is more than rounding.
-        if (stalled or self.gap <= 2.0 * self.rounding) and self.solved:
+        rounded = self.gap <= _ALL_ROUNDING * self.rounding
+        if (stalled or rounded) and self.solved:
             # Margins that were moved step by step have larger errors than those of the answer.
             self.close(stopped=False)
             if self.solved:
                 return _CONVERGED
-        if stalled and run.tol > 0.0 and self.gap <= _ALL_ROUNDING * self.rounding:
+        if stalled and rounded and run.tol > 0.0:
             return _ROUNDED
         if run.passes >= run.max_passes:
             return f"max_passes={run.max_passes:g} reached"
@@ -251,8 +248,8 @@ class _Ledger:
         # Of two equal bounds, such as the one that is free for all, the weights of the smaller gap
         # tell more.
         if self.dual is None or (lower, -found.gap) > (self._lower, -self._own_gap):
-            self.dual, self._lower, self._own_gap = dual, lower, found.gap
-            self._bound_rounding = found.rounding - found.primal_rounding
+            self.dual, self._lower = dual, lower
+            self._own_gap, self.rounding = found.gap, found.rounding
         # Where both are of this certificate, its gap was computed without cancellation.
         both = self._upper == upper and self._lower == lower
         self.gap = found.gap if both else self._upper - self._lower
