@@ -72,6 +72,17 @@ def test_losses_without_curvature(solver, loss):
     assert result.dual - 1e-9 <= optimum <= result.objective + 1e-6
 
 
+@pytest.mark.parametrize(("loss", "sign"), [("poisson", 1.0), ("gamma", -1.0)])
+@pytest.mark.parametrize("solver", ["auto", "newton"])
+def test_a_start_where_exponentials_overflow_is_left(loss, sign, solver):
+    rng = np.random.default_rng(0)
+    X = sign * np.column_stack([2000.0 + rng.random(40), rng.standard_normal(40)])
+    problem = Problem(X, rng.uniform(1.0, 2.0, 40), loss=loss, penalty=Simplex(1e-3))
+    result = sorel.solve(problem, solver)
+    assert result.converged
+    assert result.objective <= problem.objective([0.0, 1.0])
+
+
 def test_curvature_that_is_nothing_but_rounding():
     """Equal samples that tie curve nothing, and what their differences leave may be negative."""
     rng = np.random.default_rng(8)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from sorel import L2, Checkpoint, CheckpointError, CVaR, Problem, cli, solve
 from sorel.checkpoints import read_passes
 from sorel.files.fingerprints import describe
 from sorel.losses import Huber
-from sorel.solvers import SOLVERS
+from sorel.solvers import SOLVERS, Iterate, Solver
 
 N, D = 400, 8
 
@@ -72,6 +73,27 @@ def npz(path, **arrays):
 # Going on.
 
 
+class Failing(Solver):
+    """Leaves an optimum that is not checked yet."""
+
+    name = "failing"
+
+    def iterates(self, problem, run):
+        best = solve(problem, tol=1e-10)
+        run.latest = Iterate(
+            problem.engine.point(best.w), problem.engine.nearest_dual(best.weights)[0]
+        )
+        raise MemoryError("of the test")
+        yield
+
+
+def test_a_run_that_fails_keeps_the_best_that_it_knew(path):
+    problem = make_problem(fit_intercept=False)
+    with pytest.raises(MemoryError, match="of the test"):
+        solve(problem, Failing(), checkpoint=path)
+    assert header_of(path)["relative_gap"] <= 1e-10
+
+
 @pytest.mark.parametrize(
     ("solver", "tol"), [("auto", 1e-9), ("newton", 1e-9), ("newton_cg", 1e-8), ("sorel", 1e-4)]
 )
@@ -105,9 +127,10 @@ def test_a_resumed_run_reaches_the_tolerance_in_fewer_passes(path, solver, tol, 
 
 @pytest.mark.parametrize("solver", sorted(SOLVERS))
 def test_counters_and_history_continue(path, solver):
-    problem = make_problem(risk=sorel.ESRM(2.0), penalty=L2(0.1))
+    problem, begin = make_problem(risk=sorel.ESRM(2.0), penalty=L2(0.1)), time.perf_counter()
     first = quietly(problem, solver, tol=1e-13, max_passes=6, checkpoint=path)
     spent = header_of(path)["seconds"]
+    assert spent <= time.perf_counter() - begin
     second = quietly(problem, solver, tol=1e-13, max_passes=14, checkpoint=path)
     assert second.history[: len(first.history)] == first.history
     assert len(second.history) > len(first.history)
@@ -115,6 +138,7 @@ def test_counters_and_history_continue(path, solver):
     assert second.seconds > spent > 0.0
     seconds = [record.seconds for record in second.history]
     assert seconds == sorted(seconds)
+    assert seconds[-1] <= second.seconds <= time.perf_counter() - begin
     assert second.objective <= first.objective * (1 + 1e-12)
     # The passes of all runs count.
     third = quietly(problem, solver, tol=1e-13, max_passes=14, checkpoint=path)

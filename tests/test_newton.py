@@ -11,10 +11,13 @@ from helpers import CASES, certified, conic_optimum, make_data, quietly
 from own_penalties import Ball
 
 import sorel
-from sorel import ESRM, L2, CVaR, Extremile, Max, Mean, Problem, Simplex, solve
+from sorel import ESRM, L2, CVaR, ElasticNet, Extremile, Max, Mean, Problem, Simplex, solve
 from sorel.datasets import load_paper_dataset
 from sorel.solvers import UnsupportedProblemError
+from sorel.solvers.base import Run
+from sorel.solvers.directions import Cheapest
 from sorel.solvers.newton import MAX_SIZE
+from sorel.solvers.state import State
 
 EXTREME = [CVaR(0.02), CVaR(0.1), Max(), ESRM(50.0)]
 
@@ -211,6 +214,32 @@ def test_many_rows_of_a_quadratic_problem_take_one_step(weighted, intercept):
     for risk in (CVaR(0.1), ESRM(2.0)):
         assert not problem.with_risk(risk).is_quadratic
         certified(problem.with_risk(risk))
+
+
+@pytest.mark.parametrize(
+    ("d", "penalty", "hard", "by_products"),
+    [
+        (100, L2(0.1), False, (False, False)), (200, L2(0.1), False, (True, True)),
+        (200, L2(1e-12), True, (True, False)), (200, ElasticNet(0.1, 0.1), False, (False, False)),
+    ],
+)  # fmt: skip
+def test_directions_come_from_products_while_these_cost_less_than_a_matrix(
+    d, penalty, hard, by_products
+):
+    rng = np.random.default_rng(0)
+    X, turn = rng.standard_normal((900, d)), np.linalg.qr(rng.standard_normal((d, d)))[0]
+    if hard:
+        X = X @ (turn * np.geomspace(1.0, 1e-6, d)) @ turn.T
+    # A gradient of all directions, of much curvature and of little.
+    y = np.linalg.lstsq(X.T, rng.standard_normal(d))[0]
+    problem = Problem(X, y, risk="mean", penalty=penalty)
+    engine, find = problem.engine.for_run(), Cheapest(problem)
+    begun = find.by_products
+    state = State(problem, engine.point(problem.start()), engine.uniform(), 0.0)
+    run = Run(problem.start(), None, 1e-6, 1e6, np.inf, 0)
+    for _ in range(9):
+        find(state, run, 0.0)
+    assert (begun, find.by_products) == by_products
 
 
 @pytest.mark.parametrize("solver", ["auto", "continuation"])

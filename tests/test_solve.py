@@ -240,10 +240,10 @@ def test_the_last_bound_is_as_good_as_the_parameters_and_weights_allow():
 def test_the_objective_is_that_of_the_rounded_intercept():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 2))
-    problem = Problem(X, 2.0**33 + X @ [1.0, 2.0] + 1e-3 * rng.standard_normal(50),
+    problem = Problem(X, 2.0**40 + X @ [1.0, 2.0] + 1e-3 * rng.standard_normal(50),
                       penalty=L2(1e-16), fit_intercept=True)  # fmt: skip
     result = quietly(problem)
-    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-9)
+    assert result.objective == pytest.approx(problem.objective(result.w), rel=1e-9, abs=0.0)
 
 
 def test_a_small_gap_beside_the_loss_at_zero_is_no_reason_to_stop():
@@ -276,7 +276,7 @@ def test_a_budget_too_small_is_reported_with_value_target_and_remedy(limit, reas
         result = solve(problem, "newton", tol=1e-12, **limit)
     (warning,) = caught
     assert warning.filename == __file__
-    words = rf"relative gap (\S+) is above tol=1e-12 .*{reason}.*raise {next(iter(limit))}"
+    words = rf"relative gap (\S+) is above tol=1e-12 .*{reason}.*raise {next(iter(limit))}$"
     found = re.search(words, str(warning.message))
     assert float(found[1]) == pytest.approx(result.relative_gap, rel=1e-2)
     assert result.status.startswith(f"not converged: {reason}")
@@ -401,17 +401,14 @@ def test_results_can_be_stored_and_start_another_run_unchanged():
 
 @pytest.mark.parametrize(
     ("kind", "named", "rounding"),
-    [
-        (np.float16, "float16", "9.8e-04"),
-        (np.float32, "float32", "1.2e-07"),
-        (np.float64, "float64", "2.2e-16"),
-        (np.int32, "float64", "2.2e-16"),
-    ],
-)
+    [(np.float16, "float16", "9.8e-04"), (np.float32, "float32", "1.2e-07"),
+     (np.float64, "float64", "2.2e-16"), (np.int32, "float64", "2.2e-16")],
+)  # fmt: skip
 def test_a_tolerance_below_the_rounding_of_the_data_is_named(kind, named, rounding):
     rng = np.random.default_rng(10)
     problem = Problem((10 * rng.normal(size=(30, 2))).astype(kind), rng.normal(size=30))
-    eps, message = np.finfo(problem.data_type).eps, f"rounding of X, {rounding} for {named}"
+    eps = np.finfo(problem.data_type).eps
+    message = f"rounding of X, {rounding} for {named}.*set tol={2 * eps:.1e} or more"
     with pytest.warns(sorel.PrecisionWarning, match=message) as seen:
         quietly(problem, tol=0.1 * eps, max_passes=3)
     assert seen[0].filename == helpers.__file__
@@ -445,7 +442,7 @@ def test_losses_that_overflow_everywhere_are_an_error(loss, sign):
     rng = np.random.default_rng(1)
     X = sign * 1e6 * (1.0 + rng.random((20, 3)))
     problem = Problem(X, 1.0 + rng.random(20), loss=loss, penalty=Simplex(1e-3))
-    with pytest.raises(ValueError, match=f"the {loss} losses overflow .* scale the columns"):
+    with pytest.raises(ValueError, match=rf"the {loss} losses overflow .* size [12]\S*e\+06; scale"):
         solve(problem)
 
 
@@ -455,10 +452,7 @@ def test_losses_that_overflow_everywhere_are_an_error(loss, sign):
         ({"penalty": L2(1e-320)}, "raise l2: rounding errors alone leave"),
         ({"penalty": L2(1e-160)}, "raise l2: rounding errors alone leave"),
         ({"penalty": L2(1e-160), "loss": "logistic"}, "raise l2: rounding errors alone leave"),
-        (
-            {"penalty": sorel.Box(0.0, -1e6, 1e6), "factor": 1e8},
-            "scale the columns of X or raise l2",
-        ),
+        ({"penalty": sorel.Box(0.0, -1e6, 1e6), "factor": 1e8}, "columns of X or raise l2"),
     ],
     ids=str,
 )

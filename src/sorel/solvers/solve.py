@@ -184,7 +184,7 @@ class _Ledger:
 
     @property
     def relative_gap(self) -> float:
-        return relative(self.gap, self.unit) if self.gap < math.inf else math.inf
+        return relative(self.gap, self.unit)
 
     @property
     def solved(self) -> bool:
@@ -460,9 +460,9 @@ def solve_quietly(
             ending = _drive(iterates, ledger, callback, save)
             w, dual = ledger.close(stopped=ending == _STOPPED)
             converged = ledger.solved
-            lost = relative(ledger.rounding, ledger.unit) if ledger.objective < math.inf else 0.0
+            lost = relative(ledger.rounding, ledger.unit)
     except Exception:
-        if keeper is not None and run.latest is not None:
+        if run.latest is not None:
             # Solvers that check rarely have come further. The check may fail as the run did.
             with contextlib.suppress(Exception):
                 ledger.check(run.latest)
@@ -586,7 +586,7 @@ def _complaint(result: Result, run: Run, ending: str, rounding: float) -> str:
     elif result.solver != "auto":
         remedy = "use solver='auto'"
     else:
-        remedy = f"accept a tol of {2 * result.relative_gap:.0e}, raise l2, or scale the columns"
+        remedy = "accept a larger tol, raise l2, or scale the columns"
     return (
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}"
@@ -668,10 +668,9 @@ def _choose_start(
             run.dual, _ = engine.nearest_dual(weights)
     elif w0 is not None:
         run.w = problem.check_parameters(w0)
-    if warm_start is not None or w0 is not None:
-        run.w[:d] = problem.penalty.project(run.w[:d])
     elif saved is None:
         _start_where_finite(problem, run)
+    run.w[:d] = problem.penalty.project(run.w[:d])
     if saved is not None:
         run.w = problem.from_user(saved.w)
         run.dual, _ = engine.nearest_dual(saved.weights)
