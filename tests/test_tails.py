@@ -57,6 +57,16 @@ def test_a_part_has_the_solution_of_all_rows(loss, weighted, kind):
     assert target.certificate(found.w, found.weights).relative_gap <= 1.1e-8
 
 
+def test_the_rows_of_a_long_tail_are_not_those_of_a_short_one():
+    problem, served, shares = make_problem(), Tails(1e-8, 1000, 0), []
+    start = sorel.solve(problem, tol=1e-8)
+    for alpha in (0.4, 0.35, 0.05):
+        start = served.solve(problem.with_risk(CVaR(alpha)), start)
+        shares.append(int(start.status.split(" rows of the tail")[0].split()[-1]) / 600)
+    assert shares[0] == shares[1] <= 1.0
+    assert shares[2] <= 0.2
+
+
 def test_rows_outside_that_come_to_be_the_worst_are_seen():
     """A start far away: the rows chosen there are not those that count in the end."""
     problem = make_problem(risk=CVaR(0.1))

@@ -258,6 +258,13 @@ def test_the_size_of_losses_and_their_noise_have_their_units(scale):
     # Those of the targets as they were given, before their mean is taken off.
     far = sorel.Problem(X, y + scale, fit_intercept=True)
     assert far.largest_loss == pytest.approx(0.5 * np.mean((y + scale) ** 2))
+    # The unit of a step of the weights is the spread of the losses, or their size where all tie.
+    engine, labels = problem.engine, sorel.Problem(X, np.sign(y), loss="logistic")
+    for w in (np.zeros(X.shape[1]), np.ones(X.shape[1])):
+        losses = problem.losses(w)
+        spread = np.abs(losses - losses.mean()).mean()
+        assert problem.loss_scale(engine.point(w)) == pytest.approx(spread)
+    assert labels.loss_scale(labels.engine.point(np.zeros(X.shape[1]))) == pytest.approx(np.log(2))
     # Where losses vanish at zero margins, those beside it tell.
     beside = [sorel.Problem(c * X, 0.0 * y).zero_loss for c in (1.0, scale)]
     assert beside[1] == pytest.approx(scale**2 * beside[0])

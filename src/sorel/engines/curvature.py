@@ -142,7 +142,7 @@ class MemoryCurvature(Curvature):
         for start in range(0, n_blocks, tile):
             stop = min(start + tile, n_blocks)
             parts = [engine._rows.block_sums(self._block, start, stop, c) for c in pulls]
-            sums = parts[0] if len(parts) == 1 else np.dstack(parts).reshape(stop - start, size)
+            sums = parts[0] if len(parts) == 1 else np.dstack(parts).reshape(-1, size)
             _core.root_scaled(scale[start:stop], sums)
             # A product of a matrix with itself takes half the time of one of two matrices.
             out -= sums.T @ sums

@@ -23,7 +23,7 @@ from sorel._lib.inputs import is_real
 from sorel.estimators.baselines import PLAIN
 from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, tail_rows
 from sorel.estimators.resampling import OrderedLosses
-from sorel.problem.risks import Mean, Risk, spelled
+from sorel.problem.risks import Risk, spelled
 
 FloatArray = NDArray[np.float64]
 
@@ -102,9 +102,7 @@ class Comparison:
             losses = fold.losses[model]
             weight = np.ones(len(losses)) if fold.weight is None else fold.weight
             share = weight / weight.sum()
-            value, heights = share @ losses, losses
-            if risk != Mean():  # which needs no order
-                (value,), (heights,) = OrderedLosses(losses).evaluate(risk, weight[None])
+            (value,), (heights,) = OrderedLosses(losses).evaluate(risk, weight[None])
             values.append(value)
             pulls.append(share * (heights - share @ heights) / len(self._folds))
         return float(np.mean(values)), np.concatenate(pulls)

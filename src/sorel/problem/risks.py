@@ -48,7 +48,7 @@ FloatArray = npt.NDArray[np.float64]
 _PANELS = 8192
 _GRID = np.linspace(0.0, 1.0, _PANELS + 1)
 _NODES, _NODE_WEIGHTS = np.polynomial.legendre.leggauss(8)
-_NODES, _NODE_WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _NODE_WEIGHTS
+_NODES = 0.5 * (_NODES + 1.0)
 
 
 class Risk:

@@ -75,12 +75,12 @@ class RowSpace(Solver):
                 if certificate.relative_gap < least:
                     best, least = (iterate.point.w, iterate.dual), certificate.relative_gap
                     target = gap_wanted(problem, run.tol, certificate.unit)
+                    if run.wants_check:
+                        yield _back(problem, rotated, *best, 0.0)
                 if least < 0.9 * known:
                     known, since = least, inner.passes
                 if least <= inner.tol or inner.passes - since > _PATIENCE:
                     break
-                if run.wants_check and best is not None:
-                    yield _back(problem, rotated, *best, 0.0)
         except KeyboardInterrupt:
             if best is not None:
                 run.latest = _back(problem, rotated, *best, target)

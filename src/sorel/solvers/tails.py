@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from sorel.certificate import Certifier, relative, unit
 from sorel.certificate.rounding import UNIT
 from sorel.engines.base import Engine
-from sorel.engines.matrix import MAX_COPY
 from sorel.models.costs import LEAST_ENTRIES
 from sorel.problem.problem import Problem
 from sorel.problem.risks import CVaR
@@ -132,8 +131,7 @@ class Tails:
         rows = np.flatnonzero(chosen)
         mass = len(rows) / n if omega is None else float(omega[rows].sum())
         # Losses that are all but equal may share weight far beyond the worst of them.
-        size = len(rows) / n * engine.entries * engine.data_type.itemsize
-        if mass > _LARGEST_MASS * alpha or size > MAX_COPY:
+        if mass > _LARGEST_MASS * alpha:
             return
         part = engine.on_rows(rows)
         if part is not None:
