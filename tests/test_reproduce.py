@@ -142,13 +142,13 @@ SAYINGS = {
 def test_what_the_claims_say_of_known_curves():
     curves, tuning = [], []
     k, none = np.arange(100), np.zeros(100)
-    for batch, (method, (arrivals, cost)) in itertools.product((1, 64), ARRIVALS.items()):
+    for batch, (method, (arrivals, price)) in itertools.product((1, 64), ARRIVALS.items()):
         for key, arrival in zip(PROBLEMS, arrivals, strict=True):
             passes = k / (1 if batch == 1 else 4 if method == "lsvrg" else 2)
             level = np.where((k >= arrival) & (arrival > 0), 1e-12, 1e-2)
             if method in ("sorel", "prospect") and key == ("kin8nm", "esrm:2"):
                 level = np.maximum(level, 1e-7)
-            seconds = passes * cost * (1.0 if batch == 1 else 1.5)
+            seconds = passes * price * (1.0 if batch == 1 else 1.5)
             where = {"dataset": key[0], "risk": key[1], "batch": batch, "method": method}
             curves.append(pd.DataFrame({"iteration": k, "passes": passes, "seconds": seconds,
                                         "suboptimality": level, "seed": 1, **where}))  # fmt: skip

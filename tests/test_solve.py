@@ -442,7 +442,7 @@ def test_losses_that_overflow_everywhere_are_an_error(loss, sign):
     rng = np.random.default_rng(1)
     X = sign * 1e6 * (1.0 + rng.random((20, 3)))
     problem = Problem(X, 1.0 + rng.random(20), loss=loss, penalty=Simplex(1e-3))
-    with pytest.raises(ValueError, match=rf"the {loss} losses overflow .* size [12]\S*e\+06; scale"):
+    with pytest.raises(ValueError, match=rf"the {loss} losses overflow .* size \S+e\+06; scale"):
         solve(problem)
 
 
