@@ -303,7 +303,8 @@ class Certifier:
         """
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
-        if cost > _FEW_PRODUCTS or (cost > 1.0 and self.known.factor(self.problem) is not None):
+        # A step by products takes two of them at least.
+        if cost > _FEW_PRODUCTS or (cost > 2.0 and self.known.factor(self.problem) is not None):
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:
