@@ -155,6 +155,15 @@ def test_coefficients_beside_the_domain_do_not_lower_the_objective(penalty):
         assert found.primal_rounding <= 100.0 * (abs(distance) + 1e-14)
 
 
+@pytest.mark.parametrize("d", [3, 13, 1000])
+@pytest.mark.parametrize("l2", [0.1, 5.2238191698255546e-05])
+def test_the_least_value_of_a_penalty_bounds_that_of_the_objective(d, l2):
+    """A perfect fit by the best weights of a simplex, whose penalty is l2 / (2 d)."""
+    problem = Problem(np.ones((1, d)), [1.0], risk="mean", penalty=sorel.Simplex(l2))
+    found = problem.certificate(np.full(d, 1.0 / d), [1.0])
+    assert Fraction(found.dual) <= Fraction(l2) / (2 * d)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("penalty", [
     L2(1e-7), sorel.ElasticNet(1e-7, 1e-5), sorel.NonNegative(1e-7), sorel.Box(1e-7, -1.0, 1.0),

@@ -170,7 +170,7 @@ class Certifier:
             self.engine, self.penalty, problem.zero_loss, self.engine.spec.offset_error
         )
         # A lower bound on every objective.
-        self.least = _least_value(problem)
+        self.least = _least_value(problem, self.rounding.product)
 
     def certify(
         self,
@@ -304,7 +304,8 @@ class Certifier:
         """
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
-        if cost > _FEW_PRODUCTS or (cost > 1.0 and self.known.factor(self.problem) is not None):
+        # A step by products takes two of them at least.
+        if cost > _FEW_PRODUCTS or (cost > 2.0 and self.known.factor(self.problem) is not None):
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:
@@ -499,18 +500,19 @@ class _Products:
         return slack <= 0.1 * _SLACK * total
 
 
-def _least_value(problem: Problem) -> float:
+def _least_value(problem: Problem, rounding: float) -> float:
     """A bound for free: no loss is below its declared bound, no penalty below its minimum.
 
     Losses may have no bound, but no risk of theirs is below their mean, except that the shares of a
-    mixture add up to 1 only as far as they are rounded.
+    mixture add up to 1 only as far as they are rounded. `rounding` is the relative error of a
+    penalty.
     """
-    lowest, risk, error = problem.loss.lower_bound, problem.risk, ROUNDINGS
+    lowest, risk = problem.loss.lower_bound, problem.risk
     if isinstance(risk, Deviation):
         whole = risk.share == 1.0 and not isinstance(risk.risk, Mixture)
-        lowest = -error * problem.zero_loss if whole else -np.inf
+        lowest = -ROUNDINGS * problem.zero_loss if whole else -np.inf
     if lowest == -np.inf:
         return -np.inf
     shape = (problem.n_features, *problem.engine.shape[1:])
     least = -problem.penalty.conjugate(np.zeros(shape))
-    return float(lowest + least - error * abs(least))
+    return float(lowest + least - rounding * abs(least))

@@ -92,6 +92,11 @@ class Rounding:
         the columns of X.
     target_error : float
         Error of the targets, from taking off an offset: as good as one of the margins.
+
+    Attributes
+    ----------
+    product : float
+        Relative error of a product over the coefficients, as of a penalty.
     """
 
     def __init__(
@@ -109,7 +114,7 @@ class Rounding:
         loss = self.loss
         self._bounded = loss.lower_bound > -math.inf and loss.curvature_bound < math.inf
         n, d = engine.n_samples, engine.n_features
-        self._product = UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
+        self.product = UNIT * min(d + 3.0, _OPERATIONS + 2.0 * math.sqrt(d))
         self._sum = UNIT * (_OPERATIONS + n / 100.0)
         self._long_sum = UNIT * (_OPERATIONS + n / 4.0)
 
@@ -176,10 +181,10 @@ class Rounding:
         if not self.penalty.separable:
             beside += self._beside(w) * self._largest_column
         if path is None or path.moves == 0:
-            return self._product * self.margin_size(w) + beside
+            return self.product * self.margin_size(w) + beside
         # The directions are products with X as well, and no longer than the way in all.
         # Each move rounds a product and a sum.
-        moved = 2.0 * self._product + 2.0 * UNIT * path.moves
+        moved = 2.0 * self.product + 2.0 * UNIT * path.moves
         return moved * self.margin_size(path.reach) + beside
 
     def _beside(self, w: FloatArray) -> float:
@@ -215,7 +220,7 @@ class Rounding:
 
     def penalty_value(self, value: float, w: FloatArray) -> float:
         """Error of g, and what it changes by where rounding has put w beside the domain."""
-        error = self._product * abs(value)
+        error = self.product * abs(value)
         if not self.penalty.separable:
             inside = self.penalty.project(w[: self.engine.n_features])
             error += abs(value - self.penalty.value(inside))

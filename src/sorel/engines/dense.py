@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 import sorel._core as _core
 from sorel._lib.threads import limit_blas
 from sorel.engines.base import FloatArray, Spec
-from sorel.engines.matrix import FEW_COLUMNS, MAX_COPY, RowMatrix
+from sorel.engines.matrix import MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
+from sorel.models.costs import FEW_PARAMETERS
 
 # Entries of a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536
@@ -84,7 +85,7 @@ class DenseRows(RowMatrix):
 
     def gram(self, h: FloatArray) -> FloatArray:
         X, shape = self.form, (self.p, self.p)
-        if self.p <= FEW_COLUMNS:
+        if self.p <= FEW_PARAMETERS:
             return self._sum(lambda a, b, out: _core.gram_few(X[a:b], h[a:b], out), shape)
         with limit_blas():
             return self._sum(lambda a, b, out: _add_gram(X[a:b], h[a:b], out), shape)

@@ -130,6 +130,7 @@ class AugmentedLagrangian(Solver):
             run.latest = Iterate(state.point, state.dual, state.gradient, np.inf, checks.path)
             decrease = self.predicted_decrease(state, run, target)
             promising = decrease <= self.promising * target and run.passes >= checks.resumed
+            promising = promising and not schedule.is_short(state.length)
             # The order of the losses alone may keep the gap up: no matrix lowers that bracket.
             if promising and state.in_order(target):
                 yield from checks.refine(state, run, target)

@@ -245,9 +245,10 @@ def _start_on_sample(problem: Problem, run: Run) -> bool:
     """Move the start to the solution for some of the rows, where rows are many; whether it moved.
 
     The first digits are the same for a sample and for all rows, and a sample costs next to nothing.
+    The matrix of a squared loss serves steps from anywhere (2026-11: 0.85 without the sample).
     """
     engine, n, rows = problem.engine, problem.n_samples, sampled_rows(problem.engine.size)
-    if WORTH_SAMPLING * rows > n or problem.is_quadratic or engine.obstacle("on_rows") is not None:
+    if WORTH_SAMPLING * rows > n or problem.bends_evenly or engine.obstacle("on_rows") is not None:
         return False
     # Always the same rows, so that a run is the same every time.
     part = engine.on_rows(np.sort(np.random.default_rng(0).choice(n, rows, replace=False)))

@@ -636,7 +636,7 @@ def _check_arguments(
             raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
     if callback is not None and not callable(callback):
         raise TypeError(f"callback must be callable, got {callback!r}")
-    if not (isinstance(random_state, (int, np.integer)) and random_state >= 0):
+    if random_state is not None and not (isinstance(random_state, int) and random_state >= 0):
         make_generator(random_state)  # refuses what is not a source of randomness
     columns = problem.engine.column_scale()
     if columns is not None and not np.maximum.reduce(columns) <= _LARGEST_ENTRY:

@@ -82,10 +82,12 @@ class State:
     def in_order(self, target: float) -> bool:
         """Whether the first bracket of the certificate allows a gap of `target`.
 
-        That of affine losses may be rounding, which a certificate alone can tell.
+        That of affine losses may be rounding, which a certificate alone can tell. The weights of
+        the risk leave none.
         """
-        affine = self.problem.loss.affine
-        return affine or self.problem.engine.shortfall(self.point, self.dual) <= target
+        if self.problem.loss.affine or self.eta == np.inf:
+            return True
+        return self.problem.engine.shortfall(self.point, self.dual) <= target
 
     def fenchel_young(self) -> float:
         """The second bracket of the certificate, up to the choice of the intercept."""
