@@ -171,7 +171,9 @@ def test_increments_add_up_like_repeated_losses(risk: Risk) -> None:
     got = risk.increments(counts / counts.sum())
     assert_allclose(got, want, rtol=1e-10, atol=1e-14)
     assert not got[counts == 0].any()
-    assert abs(math.fsum(got) - 1) < 1e-15
+    omega = np.random.default_rng(1).random(100_000)
+    for increments in (got, risk.increments(omega / omega.sum())):
+        assert abs(math.fsum(increments) - 1) < 1e-15
     density = got[counts > 0] / counts[counts > 0]
     assert bool((density[1:] >= density[:-1] * (1 - 1e-12)).all())
     losses = np.random.default_rng(2).standard_normal(10)

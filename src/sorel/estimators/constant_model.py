@@ -65,6 +65,8 @@ def sample_rows(X: Any, y: NDArray[Any], sample_weight: FloatArray | None) -> Sa
         starts = np.linspace(0, n - run, max(1, min(_SAMPLE, n) // run)).astype(np.int64)
         part: Any = np.concatenate([X.read(start, start + run) for start in starts.tolist()])
         rows = np.concatenate([np.arange(start, start + run) for start in starts])
+    elif n <= _SAMPLE and not is_tensor(X):
+        return Sample(X, y, sample_weight)
     else:
         rows = np.sort(np.random.default_rng(0).choice(n, min(n, _SAMPLE), replace=False))
         if is_tensor(X):

@@ -543,7 +543,8 @@ class Extremile(Risk):
         reach /= reach[-1]
         # Leading zero weights leave 0 / 0.
         share = np.divide(omega, reach, out=np.zeros_like(omega), where=reach > 0.0)
-        return self._masses(reach, np.minimum(share, 1.0))
+        sigma = self._masses(reach, np.minimum(share, 1.0))
+        return sigma / sigma.sum()
 
     def _masses(self, reach: FloatArray, share: FloatArray) -> FloatArray:
         """S(u) - S(u (1 - share)) at u = reach, without cancellation."""

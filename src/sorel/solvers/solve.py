@@ -586,7 +586,7 @@ def _complaint(result: Result, run: Run, ending: str, rounding: float) -> str:
     elif result.solver != "auto":
         remedy = "use solver='auto'"
     else:
-        remedy = "accept a larger tol, raise l2, or scale the columns"
+        remedy = f"accept a tol of {2 * result.relative_gap:.0e}, raise l2, or scale the columns"
     return (
         f"relative gap {result.relative_gap:.3g} is above tol={run.tol:g} ({ending}); "
         f"to get there, {remedy}"
