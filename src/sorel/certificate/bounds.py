@@ -35,7 +35,13 @@ from sorel.certificate.rounding import (
 )
 from sorel.engines.base import Dual, FloatArray, Point
 from sorel.models.conjugate import minimize_model
-from sorel.models.costs import FEW_PARAMETERS, StepCosts, carrying_rows, classes_by_products
+from sorel.models.costs import (
+    FEW_PARAMETERS,
+    StepCosts,
+    carrying_rows,
+    classes_by_products,
+    matrix_costs_steps,
+)
 from sorel.models.quadratic import minimize_quadratic, step_of_few
 from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
 from sorel.problem.penalties.builtin import Declared
@@ -304,8 +310,8 @@ class Certifier:
         """
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
-        # A step by products takes two of them at least.
-        if cost > _FEW_PRODUCTS or (cost > 2.0 and self.known.factor(self.problem) is not None):
+        known = matrix_costs_steps(self.engine) and self.known.factor(self.problem) is not None
+        if cost > _FEW_PRODUCTS or known:
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:

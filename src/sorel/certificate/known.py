@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.models.costs import FEW_PARAMETERS
+from sorel.models.costs import matrix_costs_steps
 from sorel.models.working_sets import WorkingSet, WorkingSets
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class KnownCurvature:
 
     def keep(self, problem: Problem, hessian: FloatArray) -> bool:
         """Keep a Hessian, if there is something to be gained from that."""
-        # The next Hessian of few parameters costs less than products that this one preconditions.
-        many = len(hessian) > FEW_PARAMETERS and problem.engine.n_outputs == 1
-        if many and self._serves(problem):
+        # Products that this one preconditions may cost more than the next Hessian.
+        single = problem.engine.n_outputs == 1
+        if single and self._serves(problem) and matrix_costs_steps(problem.engine):
             self.matrix = hessian
             return True
         return False

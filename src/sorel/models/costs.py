@@ -108,6 +108,11 @@ def sampled_rows(size: int) -> int:
     return _ROWS_PER_PARAMETER * max(size, FEW_PARAMETERS)
 
 
+def matrix_costs_steps(engine: Engine) -> bool:
+    """Whether a matrix costs more than a step by products, of which it takes two at least."""
+    return StepCosts(engine, carrying_rows(engine)).products() > 2.0
+
+
 def carrying_rows(engine: Engine) -> float:
     """About how many rows have curvature where the risk is what it is at the solution."""
     return engine.spec.risk.effective_share(engine.n_samples) * engine.n_samples
