@@ -227,7 +227,8 @@ def test_sum_of_a_large_projection_is_exact() -> None:
 def test_fallback_to_the_sort(monkeypatch: pytest.MonkeyPatch) -> None:
     z, omega = np.random.default_rng(10).standard_normal(50) / 50, np.full(50, 1 / 50)
     want = project_permutahedron(z, CVaR(0.3))
-    monkeypatch.setattr(thresholds, "MAX_TRIALS", 0)
+    for limit in ("_WARM_TRIALS", "MAX_TRIALS"):
+        monkeypatch.setattr(thresholds, limit, 0)
     assert_allclose(project_permutahedron(z, CVaR(0.3)), want, rtol=1e-13, atol=1e-16)
     assert_allclose(project_permutahedron(z, CVaR(0.3), omega), want, rtol=1e-12, atol=1e-15)
 

@@ -23,8 +23,11 @@ from sorel.problem.risks import FloatArray
 
 BlockArray = npt.NDArray[np.int32]
 
-# Trials of a search, at most; it takes some ten, fewer from the last threshold.
+# Trials of a search, at most; it takes some ten.
 MAX_TRIALS = 200
+
+# Trials from the last threshold: it takes 4 to 8 where that is near, and thousands where it is far.
+_WARM_TRIALS = 12
 
 # Items from which on a sample of them saves more than it takes, where one is selected by its rank.
 _WORTH_SAMPLING = 1000
@@ -75,9 +78,9 @@ class Thresholder:
             block.fill(-1)
             return 0
         start = (zeta.item(self.pivot), self.tau, -math.inf, math.inf)
-        count = self._find(zeta, out, block, team, start)
+        count = self._find(zeta, out, block, team, start, _WARM_TRIALS)
         if count < 0:
-            count = self._find(zeta, out, block, team, self.bracket(zeta, team))
+            count = self._find(zeta, out, block, team, self.bracket(zeta, team), MAX_TRIALS)
         if count == 1:
             # A single free item takes what the others leave, and does not move.
             block.fill(-1)
@@ -108,13 +111,14 @@ class Thresholder:
         block: BlockArray,
         team: Team | None,
         start: tuple[float, float, float, float],
+        trials: int,
     ) -> int:
         """Search from (reference, tau, below, above); the number of free items, or -1."""
         if team is not None:
-            found = self._find_together(zeta, out, block, team, start)
+            found = self._find_together(zeta, out, block, team, start, trials)
         else:
             found = _core.project_levels(
-                zeta, self.weight, self.low, self.high, self.total, *start, MAX_TRIALS, out, block
+                zeta, self.weight, self.low, self.high, self.total, *start, trials, out, block
             )
         count, whole, pivot, tau = found
         # Far from the items, rounding of tau may lose them all.
@@ -130,11 +134,12 @@ class Thresholder:
         block: BlockArray,
         team: Team,
         start: tuple[float, float, float, float],
+        trials: int,
     ) -> tuple[int, float, int, float]:
         """The same with its sweeps shared among threads; see src/core/thresholds.cpp."""
         low, high, weight = self.low, self.high, self.weight
         (reference, tau, below, above), span = start, math.inf
-        for trial in range(MAX_TRIALS):
+        for trial in range(trials):
             parts = by_ranges(team, _core.level_sums, zeta, weight, reference, tau, low, high)
             sums = totals(parts)
             excess, free = _core.excess_at(sums, tau, below, above, low, high, self.total), sums[2]
