@@ -310,8 +310,8 @@ class Certifier:
         """
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
-        known = matrix_costs_steps(self.engine) and self.known.factor(self.problem) is not None
-        if cost > _FEW_PRODUCTS or known:
+        known = self.known.inverse(self.problem) is not None
+        if cost > _FEW_PRODUCTS or (known and matrix_costs_steps(self.engine)):
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:
@@ -471,7 +471,7 @@ class _Products:
         self, problem: Problem, known: KnownCurvature, target: float, max_products: int
     ) -> None:
         self._problem, self._target, self._left = problem, target, max_products
-        self._inverse = known.factor(problem) or known.approximate_inverse
+        self._inverse = known.inverse(problem)
         self.passes, self._gained = 0.0, 0.0
         # A step ends when its slack is this share of what the target leaves for it. With the best
         # intercept the slack may be more than promised: the next step goes further.

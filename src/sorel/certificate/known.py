@@ -72,6 +72,10 @@ class KnownCurvature:
         factor = self._factor[2]
         return None if factor is None else lambda residual: dpotrs(factor, residual, lower=1)[0]
 
+    def inverse(self, problem: Problem) -> Inverse | None:
+        """What multiplies by about the inverse of the Hessian, if anything is known of it."""
+        return self.factor(problem) or self.approximate_inverse
+
     def part(self, problem: Problem, w: FloatArray, gradient: FloatArray) -> WorkingSet:
         """The parameters that a second-order step from w should move."""
         sets = self._sets
