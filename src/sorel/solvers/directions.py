@@ -8,6 +8,9 @@ gradients (Dembo and Steihaug 1983), which form no matrix, for a quadratic penal
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import numpy as np
 
 from sorel.engines.base import FloatArray
@@ -117,11 +120,16 @@ class Products:
     costs : StepCosts, optional
         Where given, all steps together may take the products that as many would cost from a
         matrix. Beyond that the next step is refused by a CostlyError.
+
+    Attributes
+    ----------
+    spent : int
+        Products so far.
     """
 
     def __init__(self, costs: StepCosts | None = None) -> None:
         self._costs = costs
-        self._steps, self._spent, self._costly = 0, 0, False
+        self.spent, self._steps, self._costly = 0, 0, False
 
     def __call__(self, state: State, run: Run, damping: float) -> Direction:
         if self._costly:
@@ -138,7 +146,7 @@ class Products:
         )
         run.passes += found.passes
         # The step is as good as another: it is the next one that is to be cheaper.
-        self._spent += found.products
+        self.spent += found.products
         self._costly = self._costs is not None and found.products >= limit
         return Direction(found.step, -float(np.vdot(slope, found.step)), found.decrease)
 
@@ -147,23 +155,27 @@ class Products:
         self._steps += 1
         if self._costs is None:
             return _MAX_PRODUCTS
-        left = self._costs.products(self._steps) - self._spent
+        left = self._costs.products(self._steps) - self.spent
         return int(max(left, PRODUCTS_PER_STEP))
 
 
 class Cheapest:
     """From products for as long as they cost less than a matrix would, and then from a matrix.
 
-    For a problem in which all rows have curvature.
+    For a problem in which all rows have curvature, which is about the same at all steps.
     """
 
     def __init__(self, problem: Problem) -> None:
         engine = problem.engine
         self._matrix = Rows()
         self._products: Products | None = None
+        self._most = math.inf
         if problem.penalty.quadratic and engine.size > FEW_PARAMETERS:
-            formed = engine.size <= LARGEST_HESSIAN and not classes_by_products(engine)
-            self._products = Products(StepCosts(engine, engine.n_samples) if formed else None)
+            costs = None
+            if engine.size <= LARGEST_HESSIAN and not classes_by_products(engine):
+                costs = StepCosts(engine, engine.n_samples)
+                self._most = costs.products()
+            self._products = Products(costs)
 
     @property
     def by_products(self) -> bool:
@@ -171,11 +183,10 @@ class Cheapest:
         return self._products is not None
 
     def __call__(self, state: State, run: Run, damping: float) -> Direction:
-        if self._products is not None:
-            try:
+        if self._products is not None and self._products.spent < self._most:
+            with contextlib.suppress(CostlyError):
                 return self._products(state, run, damping)
-            except CostlyError:
-                self._products = None
+        self._products = None
         return self._matrix(state, run, damping)
 
 
