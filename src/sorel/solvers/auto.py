@@ -39,8 +39,8 @@ _FEW_COLUMNS = 1000
 # spare cost more products.
 _GRADIENT_STEPS = 50.0
 
-# Matrices that those steps spare, where the curvature of the losses changes.
-_MATRICES = 10.0
+# Matrices that those steps spare, where the curvature of the losses changes (2026-11: 9 to 17).
+_MATRICES = 13.0
 
 # A jump from one weight to the next, relative to the largest, up to which a risk counts as smooth:
 # each is a kink, which no gradient tells of.
@@ -112,7 +112,8 @@ class Facts:
     def gradient_steps(self) -> float:
         """Steps from gradients alone that are worth it before a matrix; 0 for none."""
         matrices = 1.0 if self.problem.bends_evenly else _MATRICES
-        if matrices * self.matrix < _GRADIENT_STEPS:
+        gradients = _GRADIENT_STEPS * self.costs.gradient / self.costs.product
+        if matrices * self.matrix < gradients:
             return 0.0
         return min(self.matrix + _GRADIENT_STEPS / 2, _PATIENCE)
 
