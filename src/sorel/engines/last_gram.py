@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from sorel._lib.floats import EPS
+from sorel._lib.floats import ROUNDED
 
 FloatArray = NDArray[np.float64]
 
@@ -20,9 +20,6 @@ _CHANGED_SHARE = 0.4
 
 # Share of its largest value that the diagonal may fall to by updates: cancellation costs digits.
 _LEAST_DIAGONAL = 0.1
-
-# Relative difference of two weights that is rounding.
-_ROUNDING = 4.0 * EPS
 
 
 class LastGram:
@@ -77,7 +74,7 @@ class LastGram:
             # Another alpha of a tail risk changes the largest weight, and so most rows alike.
             scale = _typical(h) / _typical(last)
             change = h - scale * last
-            change[np.abs(change) <= _ROUNDING * np.abs(h)] = 0.0
+            change[np.abs(change) <= ROUNDED * np.abs(h)] = 0.0
             if not 0.0 < scale < np.inf or np.count_nonzero(change) > few:
                 return None
         # Weights of one sign take half the time of others.

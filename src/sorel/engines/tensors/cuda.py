@@ -24,8 +24,11 @@ from torch import Tensor
 from sorel._lib.warnings import warn
 from sorel.files.atomic import write_atomically
 
-# Threads of a block in sweeps over samples, and blocks for each multiprocessor.
-THREADS, _BLOCKS = 256, 4
+# Threads of a block in sweeps over samples.
+THREADS = 256
+
+# Blocks for each multiprocessor in such sweeps.
+_BLOCKS = 4
 
 # Columns that fit into the shared memory of a block beside each other.
 _MOST_COLUMNS = 6000

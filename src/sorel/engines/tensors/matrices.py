@@ -22,9 +22,14 @@ from sorel.engines.tensors import cuda
 
 FloatArray = NDArray[np.float64]
 
-# Numbers in a tile: a vector of length n, or so many matrices of d x d, up to a limit; on a device
-# at least the last number, since many small operations would take longer than one of that size.
-_SQUARES, _MOST_OF_SQUARES, _LEAST_ON_DEVICE = 8, 2**24, 2**20
+# Numbers in a tile, in matrices of d x d, up to a limit; a vector of length n, if that is more.
+_SQUARES = 8
+
+# The limit, in numbers.
+_MOST_OF_SQUARES = 2**24
+
+# Numbers in a tile on a device at least: many small operations would take longer than one of those.
+_LEAST_ON_DEVICE = 2**20
 
 # Rows that one matrix product of a batch sums over: a d x d result alone keeps few cores busy.
 _BATCH_ROWS = 512

@@ -20,19 +20,28 @@ from sorel.engines.tensors.cuda import THREADS, Kernels, kernels_for
 from sorel.problem.risks import ESRM, CVaR, Extremile, FloatArray, Mean, Risk
 from sorel.projection import Projector
 
-# Ranks that one thread takes, and threads of a block then: few, so that all multiprocessors have
-# some of them.
-_RUN_BITS, _RUN_THREADS = 8, 64
+# Ranks that one thread takes, as a power of 2.
+_RUN_BITS = 8
 RUN = 1 << _RUN_BITS
+
+# Threads of a block of such threads: few, so that all multiprocessors have some of them.
+_RUN_THREADS = 64
 
 # Threads that look for a tangent, by the number of pairs at work: more where there are few pairs.
 _TANGENT_THREADS = ((4096, 32), (512, 128), (1, 256))
 
-# Passes of a selection, trials of a threshold between two looks at it, and such looks.
-_SELECTION_PASSES, _TRIALS, _MOST_TRIALS = 6, 8, 25
+# Passes of a selection: each tells 11 bits of a key of 64, the last one 9.
+_SELECTION_PASSES = 6
 
-# Sums that a reduction takes at once, and the rows that 32-bit numbers count.
-_MOST_SUMS, _MOST_SAMPLES = 5, 2**31 - 1
+# Trials of a threshold between two looks at it, and such looks at most.
+_TRIALS = 8
+_MOST_LOOKS = 25
+
+# Sums that a reduction takes at once.
+_MOST_SUMS = 5
+
+# Rows that 32-bit numbers count.
+_MOST_SAMPLES = 2**31 - 1
 
 
 class Blocks(NamedTuple):
@@ -92,7 +101,7 @@ class CudaProjection:
     ) -> None:
         if n >= _MOST_SAMPLES:
             raise ValueError(f"a device takes up to {_MOST_SAMPLES - 1} rows, got {n}")
-        self._risk, self._n, self._kernels = risk, n, kernels
+        self._n, self._kernels = n, kernels
         self._levels = _two_levels(risk, n, sample_weight is not None)
         self._weight: Tensor | None = None
         if sample_weight is not None:
@@ -159,7 +168,7 @@ class CudaProjection:
         self._select(density, levels)
         state = self._threshold.view(torch.int64)
         kernels.launch("begin_threshold", 1, 1, self._threshold, low, high, self._warm)
-        for _ in range(_MOST_TRIALS):
+        for _ in range(_MOST_LOOKS):
             for _ in range(_TRIALS):
                 kernels.launch(
                     "try_threshold", kernels.sweep, THREADS, density, self._weight, n, low, high,
