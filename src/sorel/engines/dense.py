@@ -42,7 +42,7 @@ class DenseRows(RowMatrix):
     def select(self, rows: NDArray[np.intp]) -> DenseRows | None:
         if len(rows) * self.d * self.form.itemsize > MAX_COPY:
             return None
-        # In the same order, for which the loops are compiled already.
+        # In the same order: columns are gathered one by one.
         X = self.form.take(rows, axis=0) if self._by_rows else self.form.T.take(rows, axis=1).T
         return self._like(DenseRows(X, self.intercept))
 

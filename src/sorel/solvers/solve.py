@@ -117,7 +117,7 @@ class Result:
         affine losses, whose objective may cancel, by their mean absolute deviation at w where that
         is more. The last record of the history says the same.
     passes, seconds : float
-        Sample gradients divided by n, and wall-clock time without that of compiling.
+        Sample gradients divided by n, and wall-clock time.
     n_iter : int
         Outer iterations.
     converged : bool
@@ -345,8 +345,7 @@ def solve(
     max_passes : float, default=1000
         Budget of sample gradients, divided by n.
     max_seconds : float, optional
-        Budget of wall-clock time; what the first run on a machine spends on compiling is not
-        counted.
+        Budget of wall-clock time.
     random_state : int, Generator, RandomState or None, default=0
         Source of randomness; the same int gives the same result. No global state is touched.
     callback : callable, optional
