@@ -157,7 +157,6 @@ def _minimum(problem: Problem, tolerance: float) -> Result:
 def optimum(data: Any, *, risk: str, tolerance: float) -> dict[str, Any]:
     """The certified optimal value, the value at the start, and constants of the analysis."""
     problem = _problem(data, risk)
-    _minimum(problem, 1.0)  # compiled code is loaded before the clock runs
     begin = time.process_time()
     result = _minimum(problem, tolerance)
     seconds = time.process_time() - begin
@@ -220,14 +219,9 @@ def curve(
 ) -> dict[str, Any]:
     """One run, timed."""
     problem = _problem(data, risk)
-
-    def once(budget: float) -> Trace:
-        if method == "lbfgs":
-            return trace_lbfgs(problem, budget)
-        return trace(problem, make_solver(method, setting, batch), budget, seed)
-
-    once(6)  # compiled code is loaded before the clock runs
-    return once(passes)._asdict()
+    if method == "lbfgs":
+        return trace_lbfgs(problem, passes)._asdict()
+    return trace(problem, make_solver(method, setting, batch), passes, seed)._asdict()
 
 
 def late(
@@ -297,7 +291,6 @@ def cost(data: Any, *, risk: str, epochs: int) -> dict[str, Any]:
     solvers["prospect-projecting"] = (Prospect(1e-4, nu=0.05), 1)
     seconds = {}
     for name, (solver, count) in solvers.items():
-        trace(problem, solver, 2, seed=1)
         run = trace(problem, solver, 2 * count + 1, seed=1)
         seconds[name] = (run.seconds[-1] - run.seconds[0]) / (run.passes[-1] - run.passes[0])
     return {"seconds_per_pass": seconds}
