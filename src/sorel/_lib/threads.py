@@ -221,9 +221,7 @@ class Team:
         return results
 
     def accumulate(
-        self,
-        task: Callable[[int, int, NDArray[np.float64]], None],
-        shape: tuple[int, ...],
+        self, task: Callable[[int, int, NDArray[np.float64]], None], shape: tuple[int, ...]
     ) -> NDArray[np.float64]:
         """The sum of what ``task(start, stop, out)`` adds to `out`, over all ranges.
 

@@ -285,9 +285,7 @@ def _fit_table(arguments: argparse.Namespace) -> Fitted:
     return Fitted(task, kinds, len(y), pipeline, held_out)
 
 
-def _prepare_table(
-    arguments: argparse.Namespace,
-) -> tuple[str, dict[str, str], Any, Any, Any, Any]:
+def _prepare_table(arguments: argparse.Namespace) -> tuple[str, dict[str, str], Any, Any, Any, Any]:
     """Task, kinds of columns, pipeline without a model, and rows, targets and weights for one.
 
     A function of its own so that the table is dropped before the fit, which needs the memory.

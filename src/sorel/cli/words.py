@@ -26,7 +26,7 @@ _SHORT = ("l1", "l2", "tol")
 _ADVICE = {
     "SpectralRiskClassifierCV(mean_slack=0.03), or CalibratedClassifierCV of scikit-learn": (
         "or --cv --mean-slack 3%"
-    ),
+    )
 }
 # Risks as Python shows them, the innermost first.
 _RISKS = (

@@ -10,8 +10,7 @@ try:
     import distributed  # noqa: F401 (whether it is there)
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        f'sorel.dask needs dask and distributed ({error}); pip install "sorel[dask]"',
-        name="dask",
+        f'sorel.dask needs dask and distributed ({error}); pip install "sorel[dask]"', name="dask"
     ) from None
 
 from sorel.dask.cluster import ClusterError

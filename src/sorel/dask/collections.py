@@ -20,12 +20,7 @@ from numpy.typing import NDArray
 
 from sorel._lib.inputs import check_numbers, check_present
 from sorel._lib.warnings import warn
-from sorel.dask.cluster import (
-    ClusterError,
-    check_versions,
-    wait_for_futures,
-    wait_for_worker,
-)
+from sorel.dask.cluster import ClusterError, check_versions, wait_for_futures, wait_for_worker
 from sorel.dask.shards import Partition, matrix_bytes
 from sorel.problem.losses import Loss
 from sorel.problem.risks import FloatArray

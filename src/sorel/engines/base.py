@@ -615,11 +615,7 @@ class Engine(ABC):
 
     @abstractmethod
     def differences(
-        self,
-        dual: Dual,
-        other: Dual,
-        point: Point | None = None,
-        other_point: Point | None = None,
+        self, dual: Dual, other: Dual, point: Point | None = None, other_point: Point | None = None
     ) -> Differences:
         """|q - q'|^2, and with two points -(q - q') . (l - l') and |l - l'|^2 as well."""
 

@@ -38,9 +38,7 @@ class RowGram:
     """
 
     def __init__(
-        self,
-        n_samples: int,
-        products: Callable[[NDArray[np.intp], NDArray[np.intp]], FloatArray],
+        self, n_samples: int, products: Callable[[NDArray[np.intp], NDArray[np.intp]], FloatArray]
     ) -> None:
         self._products = products
         self._place = np.full(n_samples, -1, np.intp)

@@ -17,23 +17,10 @@ from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_meaning, check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.estimators.baselines import baselines
-from sorel.estimators.fit_warnings import (
-    MIN_ERROR_ROWS,
-    MIN_TAIL_ROWS,
-    TailSizeWarning,
-    tail_rows,
-)
+from sorel.estimators.fit_warnings import MIN_ERROR_ROWS, MIN_TAIL_ROWS, TailSizeWarning, tail_rows
 from sorel.estimators.resampling import Resamples, resample
 from sorel.problem.losses import LOSSES, Logistic, Loss, Multinomial, parse_loss
-from sorel.problem.risks import (
-    CVaR,
-    Max,
-    Mean,
-    Risk,
-    normalised_sample_weight,
-    parse_risk,
-    spelled,
-)
+from sorel.problem.risks import CVaR, Max, Mean, Risk, normalised_sample_weight, parse_risk, spelled
 from sorel.solvers.base import make_generator
 
 __all__ = [

@@ -61,10 +61,7 @@ def style(position: int) -> dict[str, Any]:
     >>> style(0)
     {'color': '#0072B2', 'linestyle': '-'}
     """
-    return {
-        "color": COLORS[position % len(COLORS)],
-        "linestyle": DASHES[position % len(DASHES)],
-    }
+    return {"color": COLORS[position % len(COLORS)], "linestyle": DASHES[position % len(DASHES)]}
 
 
 class _Display:

@@ -23,13 +23,7 @@ from sorel._lib.frames import as_table
 from sorel._lib.inputs import check_numbers, is_real
 from sorel._lib.warnings import warn
 from sorel.engines.csr import check_indices
-from sorel.estimators.base import (
-    SpectralModel,
-    check_weights,
-    spread,
-    validated,
-    weighted_rows,
-)
+from sorel.estimators.base import SpectralModel, check_weights, spread, validated, weighted_rows
 from sorel.estimators.paths import Points
 from sorel.estimators.portfolio_problems import Portfolio, Portfolios, portfolio_penalty
 from sorel.estimators.quantile import check_nonnegative
@@ -424,11 +418,7 @@ class SpectralRiskPortfolio(SpectralModel):
         return [f"x{j}" for j in range(self.n_features_in_)]
 
     def _keep(
-        self,
-        family: Portfolios,
-        found: Portfolio,
-        kept: NDArray[np.bool_] | None,
-        labels: Any,
+        self, family: Portfolios, found: Portfolio, kept: NDArray[np.bool_] | None, labels: Any
     ) -> None:
         self._keep_outcome(found)
         self.n_iter_ = max(1, found.n_iter)

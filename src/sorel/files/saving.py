@@ -392,10 +392,7 @@ def _header(stream: BinaryIO, name: str) -> dict[str, Any]:
 
 
 def _load(
-    stream: BinaryIO,
-    name: str,
-    max_bytes: int | None = None,
-    trusted: Collection[str] | None = (),
+    stream: BinaryIO, name: str, max_bytes: int | None = None, trusted: Collection[str] | None = ()
 ) -> Any:
     """The model; `trusted` is None where all that skops trusts may be in it."""
     skops_io = import_extra("skops.io", "saved models need")

@@ -60,12 +60,7 @@ class QuadraticInfo(NamedTuple):
 
 
 def minimize_quadratic(
-    H: Array,
-    gradient: Array,
-    w: Array,
-    penalty: Penalty,
-    n_penalized: int,
-    n_outputs: int = 1,
+    H: Array, gradient: Array, w: Array, penalty: Penalty, n_penalized: int, n_outputs: int = 1
 ) -> tuple[Array, QuadraticInfo]:
     """Minimise a quadratic model around `w` plus a penalty on its leading entries.
 

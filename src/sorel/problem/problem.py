@@ -15,14 +15,7 @@ from numpy.typing import ArrayLike
 
 from sorel._lib.copies import shallow_copy
 from sorel._lib.devices import to_numpy
-from sorel.certificate import (
-    MANY_PRODUCTS,
-    Certificate,
-    certify,
-    constant_loss,
-    gap_wanted,
-    unit,
-)
+from sorel.certificate import MANY_PRODUCTS, Certificate, certify, constant_loss, gap_wanted, unit
 from sorel.certificate.rounding import ROUNDINGS
 from sorel.engines.base import Engine, FloatArray, Point, Spec
 from sorel.files.fingerprints import describe, fingerprint_array

@@ -11,11 +11,6 @@ its smallest entry: there ``q_i = (z_i - z_ref) + q_ref`` adds two nonnegative n
 is lost however large z is.
 """
 
-from sorel.projection.projector import (
-    Derivative,
-    Projector,
-    WeightSet,
-    project_permutahedron,
-)
+from sorel.projection.projector import Derivative, Projector, WeightSet, project_permutahedron
 
 __all__ = ["Derivative", "Projector", "WeightSet", "project_permutahedron"]

@@ -190,12 +190,7 @@ class Projector(WeightSet):
     array([-1,  0,  0, -1], dtype=int32)
     """
 
-    def __init__(
-        self,
-        risk: Risk,
-        n: int,
-        sample_weight: FloatArray | None = None,
-    ) -> None:
+    def __init__(self, risk: Risk, n: int, sample_weight: FloatArray | None = None) -> None:
         self.risk = risk
         self.n = int(n)
         self._used: IntArray | None = None

@@ -57,10 +57,7 @@ class Drago(FirstOrder):
     compiled_penalty: ClassVar[bool] = False
 
     def __init__(
-        self,
-        rate: float | None = None,
-        nu: float | None = None,
-        block_size: int | None = None,
+        self, rate: float | None = None, nu: float | None = None, block_size: int | None = None
     ) -> None:
         self.rate = check_positive("rate", rate)
         self.nu = check_positive("nu", nu)

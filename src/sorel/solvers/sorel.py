@@ -21,14 +21,7 @@ from sorel._lib.floats import EPS
 from sorel.engines.base import Dual, Engine, FloatArray, Plan, Point
 from sorel.problem.problem import Problem
 from sorel.solvers.base import Iterate, Iterates, Run
-from sorel.solvers.common import (
-    FirstOrder,
-    Watch,
-    check_count,
-    check_positive,
-    projected,
-    step_for,
-)
+from sorel.solvers.common import FirstOrder, Watch, check_count, check_positive, projected, step_for
 from sorel.solvers.quasi_newton import Pairs
 
 SCHEDULES = ("auto", "paper", "stable", "theory")

@@ -54,12 +54,7 @@ class State:
     )  # fmt: skip
 
     def __init__(
-        self,
-        problem: Problem,
-        point: Point,
-        center: Dual,
-        eta: float,
-        dual: Dual | None = None,
+        self, problem: Problem, point: Point, center: Dual, eta: float, dual: Dual | None = None
     ) -> None:
         engine = problem.engine
         self.problem, self.point, self.eta = problem, point, eta
