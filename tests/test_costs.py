@@ -10,7 +10,13 @@ import scipy.sparse
 
 from sorel import Problem
 from sorel.engines.row_gram import MAX_ROWS
-from sorel.models.costs import StepCosts, carrying_rows, classes_by_products, sampled_rows
+from sorel.models.costs import (
+    StepCosts,
+    carrying_rows,
+    certifying_products,
+    classes_by_products,
+    sampled_rows,
+)
 
 
 def engine(n, d, classes=1, density=None, risk="cvar:0.25"):
@@ -37,6 +43,13 @@ def test_more_rows_than_a_sample_needs_cost_nothing():
     home = engine(60_000, 20)
     assert StepCosts(home, 60_000).matrix == StepCosts(home, 40_000).matrix
     assert StepCosts(home, 30_000).matrix > StepCosts(home, 15_000).matrix
+
+
+def test_a_certificate_has_a_matrix_of_all_rows():
+    """Its cost in products does not depend on how many rows there are, as that of a sample does."""
+    few, many = (certifying_products(engine(n, 100, risk="mean")) for n in (100_000, 200_000))
+    assert few == pytest.approx(many, rel=0.02)
+    assert few == pytest.approx(0.5 * 100**2 / (4 * 100), rel=0.05)
 
 
 def test_where_no_rows_are_solved_with():

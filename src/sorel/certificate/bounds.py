@@ -38,7 +38,7 @@ from sorel.models.conjugate import minimize_model
 from sorel.models.costs import (
     FEW_PARAMETERS,
     StepCosts,
-    carrying_rows,
+    certifying_products,
     classes_by_products,
     matrix_costs_steps,
 )
@@ -384,7 +384,7 @@ class Certifier:
             return 0.0
         if classes_by_products(self.engine):
             return MANY_PRODUCTS
-        return StepCosts(self.engine, carrying_rows(self.engine)).products()
+        return certifying_products(self.engine)
 
     def _descend(
         self,

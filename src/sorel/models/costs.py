@@ -48,6 +48,8 @@ class StepCosts:
         Where the data live.
     rows : float
         How many of the rows have curvature.
+    sampled : bool, default=True
+        Whether a sample of the rows will do for the matrix where they are many.
 
     Attributes
     ----------
@@ -72,7 +74,7 @@ class StepCosts:
     (True, True)
     """
 
-    def __init__(self, engine: Engine, rows: float) -> None:
+    def __init__(self, engine: Engine, rows: float, sampled: bool = True) -> None:
         size = engine.size
         length = engine.entries / engine.n_samples * engine.n_outputs
         self.product = 4.0 * rows * length + _CALL
@@ -80,7 +82,7 @@ class StepCosts:
         dense = engine.entries == engine.n_samples * engine.n_features
         pairs = _DENSE_TIME * size**2 if dense else _SPARSE_TIME * length**2
         sample = sampled_rows(engine.size)
-        used = rows if rows <= WORTH_SAMPLING * sample else sample
+        used = sample if sampled and rows > WORTH_SAMPLING * sample else rows
         self.matrix = used * pairs + _DENSE_TIME * size**3 + _CALL
         self.row_gram = rows * (
             _DENSE_TIME * rows * length if dense else _SPARSE_TIME * length**2 + rows
@@ -115,9 +117,14 @@ def sampled_rows(size: int) -> int:
     return _ROWS_PER_PARAMETER * max(size, FEW_PARAMETERS)
 
 
+def certifying_products(engine: Engine) -> float:
+    """Products that cost as much as the matrix of a certificate, for which no sample will do."""
+    return StepCosts(engine, carrying_rows(engine), sampled=False).products()
+
+
 def matrix_costs_steps(engine: Engine) -> bool:
-    """Whether a matrix costs more than a step by products, of which it takes two at least."""
-    return StepCosts(engine, carrying_rows(engine)).products() > 2.0
+    """Whether such a matrix costs more than a step by products, of which it takes two at least."""
+    return certifying_products(engine) > 2.0
 
 
 def carrying_rows(engine: Engine) -> float:
