@@ -1,7 +1,5 @@
 """Small problems and helpers for the tests of the first-order solvers."""
 
-from __future__ import annotations
-
 import numpy as np
 from helpers import quietly
 

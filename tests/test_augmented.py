@@ -1,7 +1,5 @@
 """The outer loop of the second-order methods."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 Every answer is certified, so a wrong decision makes a run slow and nothing else.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

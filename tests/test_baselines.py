@@ -1,7 +1,5 @@
 """What a tail model is compared with: the plain fit, moved, and recalibrated."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses collapsed to bins: what they say of the risk, and the weightings made from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The budget penalty against a conic solver, and its formulas by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import conic_solve

@@ -1,7 +1,5 @@
 """Runs that stop and go on: what is saved, what is refused, and what survives a failed write."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """The commands portfolio and quantile: from a table to a table, and what they refuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Sizes lie on both sides of every threshold at which an engine does something els
 selection, shared sweeps.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor

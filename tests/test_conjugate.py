@@ -1,7 +1,5 @@
 """Conjugate gradients on the quadratic model of a Newton step."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`sorel fit` on a cluster: the model is the one that the command makes in memory."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

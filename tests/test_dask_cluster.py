@@ -3,8 +3,6 @@
 The contract of its engine is asked in test_engine_contract.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """The estimators of sorel.dask on a real cluster of processes: kinds of input, and refusals."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

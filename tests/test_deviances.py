@@ -1,7 +1,5 @@
 """Poisson and gamma regression: optima against scikit-learn and a conic solver, in every form."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

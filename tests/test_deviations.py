@@ -3,8 +3,6 @@
 Quantiles on designs with indicators, ties and rank loss are compared with the primal program.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

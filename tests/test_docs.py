@@ -1,7 +1,5 @@
 """README and site: what they show runs, and the API reference leaves nothing public out."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

@@ -1,7 +1,5 @@
 """Engines in memory: what the contract does not ask for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

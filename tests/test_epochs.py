@@ -1,7 +1,5 @@
 """The steps on single samples that an engine offers: formulas, bias, bounds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

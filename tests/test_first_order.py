@@ -3,8 +3,6 @@
 The primal-dual methods of the related work have files of their own.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a fit says of a tail too small for its model, and of a mean prediction that has moved."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

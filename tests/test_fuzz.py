@@ -1,7 +1,5 @@
 """A share of the random problems of fuzz.py, and whether its checks see what is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path

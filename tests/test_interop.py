@@ -1,7 +1,5 @@
 """Plain models of scikit-learn, metadata routing, and arrays of other libraries."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

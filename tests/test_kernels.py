@@ -1,7 +1,5 @@
 """Compiled loops against NumPy one-liners."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import SERVED, make_loss

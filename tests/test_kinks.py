@@ -1,7 +1,5 @@
 """Small problems whose optimum lies at many kinks at once, and samples of next to no weight."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

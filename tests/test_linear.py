@@ -1,7 +1,5 @@
 """The linear loss and deviations in Problem: certificates, forms of X, and what is refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Losses against closed forms, finite differences and 60-digit arithmetic; labels and errors."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp

@@ -1,7 +1,5 @@
 """The second-order solver against a conic solver, on awkward problems, and on the paper's."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

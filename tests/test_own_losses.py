@@ -1,7 +1,5 @@
 """Losses that users write: served as written, refused by name, never computed as another loss."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

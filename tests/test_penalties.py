@@ -1,7 +1,5 @@
 """Penalties against their definitions: optimality, duality and finite differences."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -15,11 +13,7 @@ from sklearn.base import clone
 
 from sorel import L2, Box, Budget, ElasticNet, NonNegative, Simplex
 from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
-from sorel.penalties import (
-    Penalty,
-    check_penalty,
-    sample_values,
-)
+from sorel.penalties import Penalty, check_penalty, sample_values
 
 D = 4
 PENALTIES: list[Penalty] = [

@@ -1,7 +1,5 @@
 """The settings penalty, positive, l1 and l2 of estimators, searches, paths and the command line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from own_penalties import OwnElasticNet

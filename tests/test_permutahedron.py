@@ -1,7 +1,5 @@
 """Projections against brute force, an isotonic regression oracle and the optimality conditions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

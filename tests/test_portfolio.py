@@ -1,7 +1,5 @@
 """Portfolios against a conic solver, their certificates in plain NumPy, and bad input."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The certificate against a conic solver and brute force; what a problem accepts and refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

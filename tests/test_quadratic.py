@@ -1,7 +1,5 @@
 """Quadratic models of Newton steps: their conditions of optimality, and what scales with them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quantile regression against linear programming, scikit-learn's own tests, and mathematics."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """L-BFGS around a matrix or a diagonal: the recursion, and answers against Newton's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

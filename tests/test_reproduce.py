@@ -1,7 +1,5 @@
 """The reproduction: cells that survive a kill, numbers that do not depend on --jobs, tables."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal

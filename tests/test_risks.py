@@ -1,7 +1,5 @@
 """Spectra against 40-digit arithmetic and their defining properties."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

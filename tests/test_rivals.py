@@ -1,7 +1,5 @@
 """The solvers of the related work: what they certify, what they refuse, and why."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """Problems of few rows: in the space of these, and by systems of as many equations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

@@ -1,7 +1,5 @@
 """Rows on disk: every kind of home against the array that was written, and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

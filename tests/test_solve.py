@@ -1,7 +1,5 @@
 """What every run of every solver promises: tolerance, budget, history, interruption, restarts."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import re

@@ -1,7 +1,5 @@
 """SOREL's schedules: what they promise, and how they fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stochastic import PENALTIES, WEIGHTS, D, N, X, Y, make, optimum, quietly

@@ -1,7 +1,5 @@
 """Sparse X: every operation against the dense engine, every form of input, every solver."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse

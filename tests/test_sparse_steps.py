@@ -1,7 +1,5 @@
 """Steps on sparse rows against plain steps on all coefficients."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

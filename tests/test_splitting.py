@@ -1,7 +1,5 @@
 """Vectors of margins: sums by NumPy, and the proximal map of a risk by what makes it optimal."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Solutions from the rows that carry a tail risk are those of all rows, with a certificate."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Steps on a part of the columns: the part itself, and optimality in all columns at the end."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The differentiable spectral risk, against the risks themselves, differences and one process."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

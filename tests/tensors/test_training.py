@@ -1,7 +1,5 @@
 """Training on the risk of all samples: against projections, expectations and certified optima."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from typing import Any
