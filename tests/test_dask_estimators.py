@@ -114,19 +114,15 @@ def test_chunks_along_both_axes_and_float32_warn(client, data):
         model.set_params(tol=1e-8).fit(lazy(X), lazy(y))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"fit_intercept": False},
-        {"fit_intercept": "mean"},
-        {"l1": 0.05, "l2": 0.1},
-        {"penalty": sorel.Box(0.1, -0.5, 2.0)},
-        {"risk": sorel.Max(), "l2": 1.0},
-        {"risk": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.1), sorel.ESRM(3)], [0.4, 0.3, 0.3])},
-        {"solver": "newton_cg"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [
+    {"fit_intercept": False},
+    {"fit_intercept": "mean"},
+    {"l1": 0.05, "l2": 0.1},
+    {"penalty": sorel.Box(0.1, -0.5, 2.0)},
+    {"risk": sorel.Max(), "l2": 1.0},
+    {"risk": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.1), sorel.ESRM(3)], [0.4, 0.3, 0.3])},
+    {"solver": "newton_cg"},
+], ids=str)  # fmt: skip
 def test_settings(client, data, settings):
     X, y, _ = data
     settings = {"risk": "cvar:0.2", "tol": 1e-6, **settings}

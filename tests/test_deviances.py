@@ -114,16 +114,13 @@ def test_parts_of_a_problem_keep_the_offset():
     assert problem.engine.obstacle("smoothness") == plain.engine.obstacle("smoothness")
 
 
-@pytest.mark.parametrize(
-    ("settings", "offset", "message"),
-    [
-        ({"loss": "squared"}, np.zeros(200), r"a log link.*loss='squared'; subtract it from y"),
-        ({"loss": "logistic"}, np.zeros(200), r"got loss='logistic'; leave it out"),
-        ({}, np.full(200, np.nan), r"offset\[0\] = nan; as the logarithm of an exposure it needs"),
-        ({}, np.zeros(3), r"X has 200 rows but offset has shape \(3,\)"),
-        ({"engine": PartitionedEngine}, np.zeros(200), r"PartitionedEngine does not serve an off"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "offset", "message"), [
+    ({"loss": "squared"}, np.zeros(200), r"a log link.*loss='squared'; subtract it from y"),
+    ({"loss": "logistic"}, np.zeros(200), r"got loss='logistic'; leave it out"),
+    ({}, np.full(200, np.nan), r"offset\[0\] = nan; as the logarithm of an exposure it needs"),
+    ({}, np.zeros(3), r"X has 200 rows but offset has shape \(3,\)"),
+    ({"engine": PartitionedEngine}, np.zeros(200), r"PartitionedEngine does not serve an off"),
+])  # fmt: skip
 def test_offsets_that_are_refused(settings, offset, message):
     X, y = make_rows("poisson")
     with pytest.raises(ValueError, match=message):

@@ -170,22 +170,19 @@ def test_nested_risk_parameters(risk):
             model.set_params(**{unknown: 2.0})
 
 
-@pytest.mark.parametrize(
-    ("estimator", "message"),
-    [
-        (SpectralRiskRegressor("cvar"), "unknown risk"),
-        (SpectralRiskRegressor(l2="big"), "'auto'"),
-        (SpectralRiskRegressor(l2=0.0), "l2 must"),
-        (SpectralRiskRegressor(l1=-1.0), "l1 must"),
-        (SpectralRiskRegressor(loss="logistic"), "is for classification"),
-        (SpectralRiskRegressor(loss="hinge"), "unknown loss"),
-        (SpectralRiskRegressor(solver="best"), "unknown solver"),
-        (SpectralRiskRegressor(tol=-1.0), "tol must"),
-        (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
-        (SpectralRiskRegressor(n_jobs=0), "n_jobs must be None or an integer other than 0"),
-        (SpectralRiskClassifier(loss="squared"), "not for classification"),
-    ],
-)
+@pytest.mark.parametrize(("estimator", "message"), [
+    (SpectralRiskRegressor("cvar"), "unknown risk"),
+    (SpectralRiskRegressor(l2="big"), "'auto'"),
+    (SpectralRiskRegressor(l2=0.0), "l2 must"),
+    (SpectralRiskRegressor(l1=-1.0), "l1 must"),
+    (SpectralRiskRegressor(loss="logistic"), "is for classification"),
+    (SpectralRiskRegressor(loss="hinge"), "unknown loss"),
+    (SpectralRiskRegressor(solver="best"), "unknown solver"),
+    (SpectralRiskRegressor(tol=-1.0), "tol must"),
+    (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
+    (SpectralRiskRegressor(n_jobs=0), "n_jobs must be None or an integer other than 0"),
+    (SpectralRiskClassifier(loss="squared"), "not for classification"),
+])  # fmt: skip
 def test_bad_parameters_are_refused_at_fit(estimator, message):
     X, y = classification()
     with pytest.raises(ValueError, match=message):
@@ -429,14 +426,11 @@ def test_an_intercept_that_keeps_the_mean_in_every_use(convert):
     np.testing.assert_allclose(kept.predict(X), plain.predict(X), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "convert", "message"),
-    [
-        ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
-        ({"fit_intercept": "mean", "solver": "sorel"}, scipy.sparse.csr_array, "on single rows"),
-        ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "convert", "message"), [
+    ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
+    ({"fit_intercept": "mean", "solver": "sorel"}, scipy.sparse.csr_array, "on single rows"),
+    ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
+])  # fmt: skip
 def test_where_the_mean_cannot_be_kept(settings, convert, message):
     X, y = skewed()
     with pytest.raises(ValueError, match=message):

@@ -26,21 +26,18 @@ LABELS = np.array(["a", "b", "c"])[np.digitize(NUMBERS, np.quantile(NUMBERS, [0.
 SEARCH = {"risks": ["mean", "cvar:0.5"], "l2s": [0.1], "cv": GroupKFold(3)}
 
 
-@pytest.mark.parametrize(
-    ("model", "y", "kind"),
-    [
-        (SpectralRiskRegressor(loss="huber", fit_intercept="mean"), NUMBERS, "LinearRegression"),
-        (SpectralRiskRegressor(fit_intercept=False), NUMBERS, "LinearRegression"),
-        (SpectralRiskRegressor(loss="poisson"), COUNTS, "PoissonRegressor"),
-        (SpectralRiskRegressor(loss="gamma"), AMOUNTS, "GammaRegressor"),
-        (sorel.SpectralRiskRegressorCV(["mean"], l2s=[0.1]), NUMBERS, "LinearRegression"),
-        (QuantileRegressor(quantile=[0.1, 0.9], alpha=0.0), NUMBERS, "LinearRegression"),
-        (sorel.RankRegressor(), NUMBERS, "LinearRegression"),
-        (SpectralRiskClassifier(), LABELS == "a", "LogisticRegression"),
-        (sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.1]), LABELS, "LogisticRegression"),
-        (SpectralRiskClassifier(loss="squared_hinge"), LABELS == "a", "LinearSVC"),
-    ],
-)
+@pytest.mark.parametrize(("model", "y", "kind"), [
+    (SpectralRiskRegressor(loss="huber", fit_intercept="mean"), NUMBERS, "LinearRegression"),
+    (SpectralRiskRegressor(fit_intercept=False), NUMBERS, "LinearRegression"),
+    (SpectralRiskRegressor(loss="poisson"), COUNTS, "PoissonRegressor"),
+    (SpectralRiskRegressor(loss="gamma"), AMOUNTS, "GammaRegressor"),
+    (sorel.SpectralRiskRegressorCV(["mean"], l2s=[0.1]), NUMBERS, "LinearRegression"),
+    (QuantileRegressor(quantile=[0.1, 0.9], alpha=0.0), NUMBERS, "LinearRegression"),
+    (sorel.RankRegressor(), NUMBERS, "LinearRegression"),
+    (SpectralRiskClassifier(), LABELS == "a", "LogisticRegression"),
+    (sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.1]), LABELS, "LogisticRegression"),
+    (SpectralRiskClassifier(loss="squared_hinge"), LABELS == "a", "LinearSVC"),
+])  # fmt: skip
 def test_plain_models_predict_the_same(model, y, kind):
     pl = pytest.importorskip("polars", reason="polars is a package of the tests")
     model, table = clone(model), pl.DataFrame(X, schema=["u", "v", "w"])

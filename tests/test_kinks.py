@@ -30,16 +30,13 @@ def test_hinges_of_separable_labels(seed):
 HALF = sorel.Mixture([sorel.Max(), sorel.ESRM(2.0)], [0.5, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("loss", "n", "d", "seed", "penalty"),
-    [
-        ("multinomial", 120, 12, 0, sorel.L2(0.01)),
-        ("multinomial", 200, 30, 1, sorel.L2(0.01)),
-        ("multinomial", 120, 12, 0, sorel.NonNegative(0.01)),
-        ("multinomial", 120, 12, 0, sorel.ElasticNet(0.01, 0.001)),
-        ("gamma", 200, 30, 2, sorel.L2(0.01)),
-    ],
-)
+@pytest.mark.parametrize(("loss", "n", "d", "seed", "penalty"), [
+    ("multinomial", 120, 12, 0, sorel.L2(0.01)),
+    ("multinomial", 200, 30, 1, sorel.L2(0.01)),
+    ("multinomial", 120, 12, 0, sorel.NonNegative(0.01)),
+    ("multinomial", 120, 12, 0, sorel.ElasticNet(0.01, 0.001)),
+    ("gamma", 200, 30, 2, sorel.L2(0.01)),
+])  # fmt: skip
 @pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
 def test_samples_that_weigh_next_to_nothing(loss, n, d, seed, penalty, form):
     rng = np.random.default_rng(seed)

@@ -83,26 +83,23 @@ def test_other_losses():
     assert np.isfinite(sample_losses([0, 1], [1.0, 1.0], "log_loss")).all()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (([], []), "non-empty"),
-        (([1.0, 2.0], [1.0]), "agree"),
-        (([1.0], [np.nan]), "NaN"),
-        (([1.0, 2.0], [1.0, 2.0], "hinge"), "unknown loss"),
-        (([0, 1], [[1.0, 2.0], [1.0, 2.0]], "squared_hinge"), "one margin"),
-        (([0, 1], [1.0, 2.0], "logistic", [1, 2]), "label 0"),
-        (([1.0, 2.0], [1.0, 2.0], lambda y, p: 1.0), "one value per sample"),
-        ((np.ones((3, 2)), np.ones(3)), r"non-empty vector, got shape \(3, 2\)"),
-        (([1.5, 2.5], np.ones((2, 2))), r"one prediction per sample, got y_pred of shape \(2, 2\)"),
-        (([1.5, 2.5], np.ones((2, 1, 1))), r"y_pred has shape \(2, 1, 1\)"),
-        (([0, 1], [0.5, 1.5], "log_loss"), "got values from 0.5 to 1.5; margins go with"),
-        (([0, 1], [-0.1, 0.9], "log_loss"), "got values from -0.1 to 0.9; margins go with"),
-        (([1.0, 2.0], [0.5, 0.0], "poisson"), r"above 0.* y_pred\[1\] = 0\.0"),
-        (([1.0, 2.0], [-1.0, 1.0], "gamma"), r"above 0.* y_pred\[0\] = -1\.0"),
-        (([1.0, 2.0], [1.0, np.nan], "gamma"), r"above 0.* y_pred\[1\] = nan"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (([], []), "non-empty"),
+    (([1.0, 2.0], [1.0]), "agree"),
+    (([1.0], [np.nan]), "NaN"),
+    (([1.0, 2.0], [1.0, 2.0], "hinge"), "unknown loss"),
+    (([0, 1], [[1.0, 2.0], [1.0, 2.0]], "squared_hinge"), "one margin"),
+    (([0, 1], [1.0, 2.0], "logistic", [1, 2]), "label 0"),
+    (([1.0, 2.0], [1.0, 2.0], lambda y, p: 1.0), "one value per sample"),
+    ((np.ones((3, 2)), np.ones(3)), r"non-empty vector, got shape \(3, 2\)"),
+    (([1.5, 2.5], np.ones((2, 2))), r"one prediction per sample, got y_pred of shape \(2, 2\)"),
+    (([1.5, 2.5], np.ones((2, 1, 1))), r"y_pred has shape \(2, 1, 1\)"),
+    (([0, 1], [0.5, 1.5], "log_loss"), "got values from 0.5 to 1.5; margins go with"),
+    (([0, 1], [-0.1, 0.9], "log_loss"), "got values from -0.1 to 0.9; margins go with"),
+    (([1.0, 2.0], [0.5, 0.0], "poisson"), r"above 0.* y_pred\[1\] = 0\.0"),
+    (([1.0, 2.0], [-1.0, 1.0], "gamma"), r"above 0.* y_pred\[0\] = -1\.0"),
+    (([1.0, 2.0], [1.0, np.nan], "gamma"), r"above 0.* y_pred\[1\] = nan"),
+])  # fmt: skip
 def test_bad_input_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         sample_losses(*arguments)

@@ -146,18 +146,15 @@ def test_interrupt_ends_the_search():
         SpectralRiskRegressorCV(**SMALL, solver=Interrupted(1), tol=1e-12).fit(X, Y)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"risks": []}, "risks is empty"),
-        ({"l2s": []}, "l2s is empty"),
-        ({"tail": "cvar:2"}, "tail='cvar:2': alpha must lie in"),
-        ({"l2s": ["big"]}, "'auto'"),
-        ({"risks": ["cvar"]}, "unknown risk"),
-        ({"scoring": "best"}, "unknown scoring"),
-        ({"tail": "deviation:cvar:0.1"}, "risk such as 'cvar:0.1'"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"risks": []}, "risks is empty"),
+    ({"l2s": []}, "l2s is empty"),
+    ({"tail": "cvar:2"}, "tail='cvar:2': alpha must lie in"),
+    ({"l2s": ["big"]}, "'auto'"),
+    ({"risks": ["cvar"]}, "unknown risk"),
+    ({"scoring": "best"}, "unknown scoring"),
+    ({"tail": "deviation:cvar:0.1"}, "risk such as 'cvar:0.1'"),
+])  # fmt: skip
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SpectralRiskRegressorCV(**settings).fit(X, Y)

@@ -203,32 +203,29 @@ NOT_NUMBERS = (True, np.True_, "1", None, [1.0], 1j)
 NOT_BOUNDS = (True, "0", np.zeros((2, 2)), [True, False], ["a"], [])
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        *[(lambda bad=bad: L2(bad), TypeError, "l2 must be a real") for bad in NOT_NUMBERS],
-        *[(lambda bad=bad: ElasticNet(1, bad), TypeError, "l1 must be a") for bad in NOT_NUMBERS],
-        *[(lambda bad=bad: Box(1.0, bad), TypeError, "lower") for bad in NOT_BOUNDS],
-        *[(lambda cls=cls, l2=l2: cls(l2), ValueError, rf"got {l2!r}.*strong convexity.*1/n")
-          for cls in (L2, NonNegative, Simplex, Box, lambda l2: ElasticNet(l2, 0.1))
-          for l2 in (-1.0, math.inf)],
-        (lambda: L2(0.0), ValueError, "got 0.0.*strong convexity.*1/n"),
-        (lambda: L2(math.nan), ValueError, "nan"),
-        (lambda: ElasticNet(1.0, -0.5), ValueError, r"l1 .*>= 0, got -0.5"),
-        (lambda: Box(1.0, 2.0, 1.0), ValueError, "lower=2 and upper=1"),
-        (lambda: Box(1.0, [0.0, 2.0], 1.0), ValueError, "at index 1"),
-        (lambda: Box(1.0, math.inf, math.inf), ValueError, "real number between"),
-        (lambda: Box(1.0, -1.0, -math.inf), ValueError, "real number between"),
-        (lambda: Box(1.0, [0.0, 0.0], [1.0, 1.0, 1.0]), ValueError, "same length"),
-        (lambda: Box(1.0, [0.0, math.nan]), ValueError, r"nan \(index 1\)"),
-        (lambda: Box(1.0, math.nan), ValueError, "nan"),
-        (lambda: Box(1.0, [0.0, 0.0]).prox(np.zeros(3), 1.0), ValueError, "2 entries, but .* 3"),
-        (lambda: Box(0.0, 0.0, math.inf), ValueError, r"got 0.0.*upper is infinite\. Pass"),
-        (lambda: Box(0.0, [0.0, -math.inf], 1), ValueError, "0.0.*lower is infinite at index 1"),
-        *[(lambda step=step: L2(1.0).prox(np.zeros(2), step), ValueError, "step must be a finite")
-          for step in (0.0, -1.0, math.inf, math.nan)],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "message"), [
+    *[(lambda bad=bad: L2(bad), TypeError, "l2 must be a real") for bad in NOT_NUMBERS],
+    *[(lambda bad=bad: ElasticNet(1, bad), TypeError, "l1 must be a") for bad in NOT_NUMBERS],
+    *[(lambda bad=bad: Box(1.0, bad), TypeError, "lower") for bad in NOT_BOUNDS],
+    *[(lambda cls=cls, l2=l2: cls(l2), ValueError, rf"got {l2!r}.*strong convexity.*1/n")
+      for cls in (L2, NonNegative, Simplex, Box, lambda l2: ElasticNet(l2, 0.1))
+      for l2 in (-1.0, math.inf)],
+    (lambda: L2(0.0), ValueError, "got 0.0.*strong convexity.*1/n"),
+    (lambda: L2(math.nan), ValueError, "nan"),
+    (lambda: ElasticNet(1.0, -0.5), ValueError, r"l1 .*>= 0, got -0.5"),
+    (lambda: Box(1.0, 2.0, 1.0), ValueError, "lower=2 and upper=1"),
+    (lambda: Box(1.0, [0.0, 2.0], 1.0), ValueError, "at index 1"),
+    (lambda: Box(1.0, math.inf, math.inf), ValueError, "real number between"),
+    (lambda: Box(1.0, -1.0, -math.inf), ValueError, "real number between"),
+    (lambda: Box(1.0, [0.0, 0.0], [1.0, 1.0, 1.0]), ValueError, "same length"),
+    (lambda: Box(1.0, [0.0, math.nan]), ValueError, r"nan \(index 1\)"),
+    (lambda: Box(1.0, math.nan), ValueError, "nan"),
+    (lambda: Box(1.0, [0.0, 0.0]).prox(np.zeros(3), 1.0), ValueError, "2 entries, but .* 3"),
+    (lambda: Box(0.0, 0.0, math.inf), ValueError, r"got 0.0.*upper is infinite\. Pass"),
+    (lambda: Box(0.0, [0.0, -math.inf], 1), ValueError, "0.0.*lower is infinite at index 1"),
+    *[(lambda step=step: L2(1.0).prox(np.zeros(2), step), ValueError, "step must be a finite")
+      for step in (0.0, -1.0, math.inf, math.nan)],
+])  # fmt: skip
 def test_bad_parameters_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()

@@ -28,19 +28,16 @@ def optimum(penalty, y=Y, loss="squared"):
     return sorel.solve(problem, tol=1e-9).objective
 
 
-@pytest.mark.parametrize(
-    ("settings", "penalty"),
-    [
-        ({}, sorel.L2(1 / 120)),
-        ({"l2": 0.1, "l1": 0.2}, ElasticNet(0.1, 0.2)),
-        ({"positive": True}, NonNegative(1 / 120)),
-        ({"positive": True, "l2": 0.1, "l1": 0.2}, NonNegative(0.1, 0.2)),
-        ({"penalty": Simplex(0.0)}, Simplex(0.0)),
-        ({"penalty": Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])}, Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])),
-        ({"penalty": OwnElasticNet(0.1, 0.2)}, ElasticNet(0.1, 0.2)),
-    ],
-    ids=lambda value: value.name if isinstance(value, sorel.penalties.Penalty) else "-".join(value),
-)
+@pytest.mark.parametrize(("settings", "penalty"), [
+    ({}, sorel.L2(1 / 120)),
+    ({"l2": 0.1, "l1": 0.2}, ElasticNet(0.1, 0.2)),
+    ({"positive": True}, NonNegative(1 / 120)),
+    ({"positive": True, "l2": 0.1, "l1": 0.2}, NonNegative(0.1, 0.2)),
+    ({"penalty": Simplex(0.0)}, Simplex(0.0)),
+    ({"penalty": Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])}, Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])),
+    ({"penalty": OwnElasticNet(0.1, 0.2)}, ElasticNet(0.1, 0.2)),
+], ids=lambda value: value.name if isinstance(value, sorel.penalties.Penalty) else "-".join(value)
+)  # fmt: skip
 def test_settings_name_a_penalty(settings, penalty):
     for estimator, y, loss in (
         (SpectralRiskRegressor, Y, "squared"),

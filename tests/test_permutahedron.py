@@ -242,18 +242,15 @@ def test_sums_of_free_items_keep_what_is_small_against_them(weighted: bool) -> N
 
 
 @pytest.mark.parametrize("n", [1, 100, 5001, 70_000])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rng, n: rng.normal(size=n) ** 2,
-        lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
-        lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
-        lambda rng, n: rng.integers(0, 3, n).astype(float),
-        lambda rng, n: 5e-324 * rng.integers(0, 1000, n),
-        lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
-        lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda rng, n: rng.normal(size=n) ** 2,
+    lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
+    lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
+    lambda rng, n: rng.integers(0, 3, n).astype(float),
+    lambda rng, n: 5e-324 * rng.integers(0, 1000, n),
+    lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
+    lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
+])  # fmt: skip
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n, threads) -> None:
     rng, team = np.random.default_rng(6), None if threads == 1 else Team(n, threads)
@@ -330,25 +327,22 @@ def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: 
         assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("z", "sigma", "weight", "error", "words"),
-    [
-        ([], [], None, ValueError, "non-empty"),
-        ([[1.0]], [1.0], None, ValueError, "shape"),
-        (["a"], [1.0], None, ValueError, "texts such as 'a'"),
-        ([True], [1.0], None, TypeError, "real numbers"),
-        ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
-        ([0.0, 1.0], [0.5, math.nan], None, ValueError, "finite"),
-        ([0.0, 1.0], [1.0], None, ValueError, r"shape \(2,\)"),
-        ([0.0, 1.0], [0.6, 0.4], None, ValueError, "falls from 0.6 to 0.4 at position 1"),
-        ([0.0, 1.0], [-0.1, 1.1], None, ValueError, "-0.1"),
-        ([0.0, 1.0], [0.0, 0.0], None, ValueError, "zero everywhere"),
-        ([0.0, 1.0], [0.5, 0.5], [1, 1], TypeError, "needs a risk"),
-        ([0.0, 1.0], Mean(), [1, -1], ValueError, "nonnegative"),
-        ([0.0, 1.0], Mean(), [0, 0], ValueError, "zero everywhere"),
-        ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
-    ],
-)
+@pytest.mark.parametrize(("z", "sigma", "weight", "error", "words"), [
+    ([], [], None, ValueError, "non-empty"),
+    ([[1.0]], [1.0], None, ValueError, "shape"),
+    (["a"], [1.0], None, ValueError, "texts such as 'a'"),
+    ([True], [1.0], None, TypeError, "real numbers"),
+    ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
+    ([0.0, 1.0], [0.5, math.nan], None, ValueError, "finite"),
+    ([0.0, 1.0], [1.0], None, ValueError, r"shape \(2,\)"),
+    ([0.0, 1.0], [0.6, 0.4], None, ValueError, "falls from 0.6 to 0.4 at position 1"),
+    ([0.0, 1.0], [-0.1, 1.1], None, ValueError, "-0.1"),
+    ([0.0, 1.0], [0.0, 0.0], None, ValueError, "zero everywhere"),
+    ([0.0, 1.0], [0.5, 0.5], [1, 1], TypeError, "needs a risk"),
+    ([0.0, 1.0], Mean(), [1, -1], ValueError, "nonnegative"),
+    ([0.0, 1.0], Mean(), [0, 0], ValueError, "zero everywhere"),
+    ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
+])  # fmt: skip
 def test_errors_say_what_was_wrong(z, sigma, weight, error, words) -> None:
     with pytest.raises(error, match=words):
         project_permutahedron(z, sigma, weight)

@@ -180,15 +180,12 @@ def test_what_the_claims_say_of_known_curves():
         assert re.search(pattern, found.measured), found.measured
 
 
-@pytest.mark.parametrize(
-    ("rate", "passes", "verdict"),
-    [
-        (0.5, 300, HOLDS),  # arrives
-        (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
-        (0.05, 300, HOLDS_NOT),  # the full budget was its chance
-        (0.0, 300, HOLDS_NOT),  # it does not move
-    ],
-)
+@pytest.mark.parametrize(("rate", "passes", "verdict"), [
+    (0.5, 300, HOLDS),  # arrives
+    (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
+    (0.05, 300, HOLDS_NOT),  # the full budget was its chance
+    (0.0, 300, HOLDS_NOT),  # it does not move
+])  # fmt: skip
 def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
     k, frames = np.arange(60), []
     for method in METHODS:
@@ -314,13 +311,10 @@ def test_settings():
     assert make_settings(quick=True).seeds < Settings().seeds
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--datasets", "nothing"], "invalid choice: 'nothing' (choose from"),
-        (["--risks", "nothing:1"], "unknown risk"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--datasets", "nothing"], "invalid choice: 'nothing' (choose from"),
+    (["--risks", "nothing:1"], "unknown risk"),
+])  # fmt: skip
 def test_wrong_names_are_refused(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *arguments, "--out", str(tmp_path)])

@@ -92,16 +92,13 @@ def test_a_loss_and_a_penalty_of_a_user_are_served_by_their_formulas(solver):
     assert result.objective == pytest.approx(sorel.solve(problem, tol=1e-8).objective, rel=2 * tol)
 
 
-@pytest.mark.parametrize(
-    ("solver", "options", "reason"),
-    [
-        ("apd", {"loss": "poisson"}, "no bound on its curvature"),
-        ("pdhg", {"loss": "multinomial"}, "not for the multinomial loss"),
-        ("admm", {"loss": "poisson"}, "not for the poisson loss"),
-        ("drago", {"penalty": sorel.Simplex(0.0)}, "modulus of strong convexity"),
-        ("stochastic_pd", {"loss": "poisson"}, "bound on the curvature"),
-    ],
-)
+@pytest.mark.parametrize(("solver", "options", "reason"), [
+    ("apd", {"loss": "poisson"}, "no bound on its curvature"),
+    ("pdhg", {"loss": "multinomial"}, "not for the multinomial loss"),
+    ("admm", {"loss": "poisson"}, "not for the poisson loss"),
+    ("drago", {"penalty": sorel.Simplex(0.0)}, "modulus of strong convexity"),
+    ("stochastic_pd", {"loss": "poisson"}, "bound on the curvature"),
+])  # fmt: skip
 def test_refusals_say_why_and_who_can(solver, options, reason):
     X, y = make_data(options.get("loss", "squared"), 40, 3, seed=0)
     problem = sorel.Problem(X, y, risk="cvar:0.5", **options)
