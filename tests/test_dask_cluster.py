@@ -147,11 +147,8 @@ def after(traffic, rounds, act):
 
 
 @pytest.mark.parametrize(("risk", "solver", "rounds"), [
-    ("cvar:0.1", "auto", 3),
-    ("cvar:0.1", "auto", 24),
-    ("esrm:2", "auto", 3),
-    ("esrm:2", "auto", 14),
-    ("esrm:2", "newton_cg", 20),
+    ("cvar:0.1", "auto", 3), ("cvar:0.1", "auto", 24), ("esrm:2", "auto", 3),
+    ("esrm:2", "auto", 14), ("esrm:2", "newton_cg", 20),
 ])  # fmt: skip
 def test_a_killed_worker_does_not_end_a_fit(client, traffic, risk, solver, rounds):
     X, y = make(N)

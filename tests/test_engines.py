@@ -15,11 +15,9 @@ by_intercept = pytest.mark.parametrize("intercept", [False, True])
 by_weighting = pytest.mark.parametrize("weighted", [False, True])
 N, D = 40, 6
 HOMES = {
-    "rows": np.ascontiguousarray,
-    "columns": np.asfortranarray,
-    "sparse": scipy.sparse.csr_array,
+    "rows": np.ascontiguousarray, "columns": np.asfortranarray, "sparse": scipy.sparse.csr_array,
     "single": lambda X: X.astype(np.float32),
-}
+}  # fmt: skip
 by_home = pytest.mark.parametrize("home", HOMES)
 
 

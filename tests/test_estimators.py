@@ -54,20 +54,14 @@ def expected_failures(estimator):
     return _OTHER_LABELS if old and getattr(estimator, "loss", "") == "squared_hinge" else {}
 
 
-@parametrize_with_checks(
-    [
-        SpectralRiskRegressor(),
-        SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
-        SpectralRiskClassifier(),
-        SpectralRiskClassifier(loss="squared_hinge"),
-        sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
-        sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
-        sorel.QuantileRegressor(alpha=0.01),
-        sorel.RankRegressor(l2=0.1, tol=1e-12),
-        sorel.SpectralRiskPortfolio(),
-    ],
-    expected_failed_checks=expected_failures,
-)
+@parametrize_with_checks([
+    SpectralRiskRegressor(), SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
+    SpectralRiskClassifier(), SpectralRiskClassifier(loss="squared_hinge"),
+    sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
+    sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
+    sorel.QuantileRegressor(alpha=0.01), sorel.RankRegressor(l2=0.1, tol=1e-12),
+    sorel.SpectralRiskPortfolio(),
+], expected_failed_checks=expected_failures)  # fmt: skip
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -339,11 +333,9 @@ def test_estimators_fit_and_predict_rows_on_disk(tmp_path, on_disk, labels):
     known = kind(risk="esrm:1", tol=1e-12).fit(X.copy(), y)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     for given, targets in [
-        (mapped, y),
-        (tmp_path / "X.npy", str(tmp_path / "y.npy")),
-        (tmp_path / "blocks", "y.npy"),
+        (mapped, y), (tmp_path / "X.npy", str(tmp_path / "y.npy")), (tmp_path / "blocks", "y.npy"),
         (str(tmp_path / "data.parquet"), "y"),
-    ]:
+    ]:  # fmt: skip
         model = kind(risk="esrm:1", tol=1e-12).fit(given, targets)
         np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-6)
         np.testing.assert_allclose(model.intercept_, known.intercept_, atol=1e-6)

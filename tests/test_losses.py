@@ -89,15 +89,9 @@ def exact_multinomial(y: int, z: list[float]) -> tuple[float, list[float], list[
 
 
 HARD_MARGINS = [
-    [1e4, -1e4, 0.0],
-    [1e4, 1e4, 1e4],
-    [-1e4, -1e4, -1e4 + 1],
-    [0.0, 0.0, 0.0],
-    [40.0, 0.0, -5.0],
-    [1e-8, 0.0, -1e-8],
-    [3.0, 3.0, -700.0],
-    [1e4, 1e4 - 30.0, -1e4],
-]
+    [1e4, -1e4, 0.0], [1e4, 1e4, 1e4], [-1e4, -1e4, -1e4 + 1], [0.0, 0.0, 0.0], [40.0, 0.0, -5.0],
+    [1e-8, 0.0, -1e-8], [3.0, 3.0, -700.0], [1e4, 1e4 - 30.0, -1e4],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("z", HARD_MARGINS, ids=str)

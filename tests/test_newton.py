@@ -78,14 +78,8 @@ def test_awkward_data(kind, risk, intercept):
 
 
 @pytest.mark.parametrize("penalty", [
-    L2(1.0),
-    L2(1e-6),
-    sorel.ElasticNet(1e-3, 0.05),
-    sorel.ElasticNet(1e-3, 100.0),
-    sorel.NonNegative(1e-6),
-    sorel.Box(1.0, -0.1, 0.1),
-    sorel.Box(1e-3, 0.5, 0.5),
-    Simplex(1e-3),
+    L2(1.0), L2(1e-6), sorel.ElasticNet(1e-3, 0.05), sorel.ElasticNet(1e-3, 100.0),
+    sorel.NonNegative(1e-6), sorel.Box(1.0, -0.1, 0.1), sorel.Box(1e-3, 0.5, 0.5), Simplex(1e-3),
 ], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), ESRM(2.0), ESRM(100.0), Max()], ids=repr)
 def test_kinks_walls_and_losses_without_curvature(penalty, risk):

@@ -17,19 +17,11 @@ from sorel.penalties import Penalty, check_penalty, sample_values
 
 D = 4
 PENALTIES: list[Penalty] = [
-    L2(0.7),
-    ElasticNet(0.3, 0.4),
-    ElasticNet(0.3, 0.0),
-    NonNegative(0.5),
-    NonNegative(0.5, 0.3),
-    Box(0.2),
-    Box(0.4, lower=[-1.0, 0.0, -math.inf, 0.5], upper=[0.0, 0.3, 2.0, math.inf]),
-    Box(0.4, lower=[-0.5, 0.2, 0.2, -1.0], upper=1.0),
-    Simplex(0.6),
-    Box(0.0),
-    Box(0.0, lower=[-0.5, 0.2, 0.0, -1.0], upper=[1.0, 0.2, 3.0, 0.0]),
-    Simplex(0.0),
-]
+    L2(0.7), ElasticNet(0.3, 0.4), ElasticNet(0.3, 0.0), NonNegative(0.5), NonNegative(0.5, 0.3),
+    Box(0.2), Box(0.4, lower=[-1.0, 0.0, -math.inf, 0.5], upper=[0.0, 0.3, 2.0, math.inf]),
+    Box(0.4, lower=[-0.5, 0.2, 0.2, -1.0], upper=1.0), Simplex(0.6), Box(0.0),
+    Box(0.0, lower=[-0.5, 0.2, 0.0, -1.0], upper=[1.0, 0.2, 3.0, 0.0]), Simplex(0.0),
+]  # fmt: skip
 by_penalty = pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
 vectors = st.lists(st.floats(-20.0, 20.0, allow_subnormal=False), min_size=D, max_size=D).map(
     np.array
@@ -235,26 +227,15 @@ def test_bad_parameters_are_refused(make, error, message):
 # derives, against brute force in the plane.
 
 PLANE: list[Penalty] = [
-    L2(0.7),
-    ElasticNet(0.3, 0.4),
-    NonNegative(0.5),
-    NonNegative(0.5, 0.3),
-    Box(0.4, lower=[-1.0, 0.0], upper=[0.5, math.inf]),
-    Box(0.0, lower=[-1.0, 0.5], upper=2.0),
-    Simplex(0.6),
-    Simplex(0.0),
-    GroupLasso(0.3, 0.8, [0, 0]),
-    GroupLasso(0.3, 0.8, [0, 1]),
-    OwnElasticNet(0.3, 0.4),
-    Ball(),
-    Pseudohuber(0.2),
-    Doubled(0.3, 0.4),
-    GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5),
-    Ball().plus_ridge(0.5),
+    L2(0.7), ElasticNet(0.3, 0.4), NonNegative(0.5), NonNegative(0.5, 0.3),
+    Box(0.4, lower=[-1.0, 0.0], upper=[0.5, math.inf]), Box(0.0, lower=[-1.0, 0.5], upper=2.0),
+    Simplex(0.6), Simplex(0.0), GroupLasso(0.3, 0.8, [0, 0]), GroupLasso(0.3, 0.8, [0, 1]),
+    OwnElasticNet(0.3, 0.4), Ball(), Pseudohuber(0.2), Doubled(0.3, 0.4),
+    GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5), Ball().plus_ridge(0.5),
     Budget(0.3, 1.2, -0.5, [1.0, 1.5], [0.2, 0.5], [0.25, 1.0]),
     Budget(0.0, 1.0, [-0.5, 0.0], 2.0, 0.3, [0.5, 0.25]),
     Budget(0.4, 1.0, -math.inf, cost=0.3, previous=0.5),
-]
+]  # fmt: skip
 in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
 pairs = st.lists(st.floats(-5.0, 5.0, allow_subnormal=False), min_size=2, max_size=2).map(np.array)
 quarters = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(lambda w: np.array(w) / 4.0)

@@ -22,18 +22,10 @@ EXAMPLES = settings(deadline=None, max_examples=150)
 LARGE = 3000
 
 RISKS = [
-    Mean(),
-    Max(),
-    CVaR(0.5),
-    CVaR(0.29),
-    CVaR(0.01),
-    Mixture([Mean(), CVaR(0.2)], [0.3, 0.7]),
-    ESRM(2.0),
-    ESRM(300.0),
-    Extremile(2.5),
-    Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5]),
+    Mean(), Max(), CVaR(0.5), CVaR(0.29), CVaR(0.01), Mixture([Mean(), CVaR(0.2)], [0.3, 0.7]),
+    ESRM(2.0), ESRM(300.0), Extremile(2.5), Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5]),
     CustomSpectrum([0, 0, 1, 1, 1, 4]),
-]
+]  # fmt: skip
 
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
@@ -88,11 +80,9 @@ def test_brute_force(risk: Risk, n: int) -> None:
     rng = np.random.default_rng(n)
     sigma = risk.weights(n)
     for z in (
-        rng.standard_normal(n) / n,
-        rng.standard_normal(n) * 1e-9,
-        1e9 + rng.integers(0, 8, n) * 2.0**-20,
-        rng.integers(0, 2, n) / n,
-    ):
+        rng.standard_normal(n) / n, rng.standard_normal(n) * 1e-9,
+        1e9 + rng.integers(0, 8, n) * 2.0**-20, rng.integers(0, 2, n) / n,
+    ):  # fmt: skip
         want = exact_projection(z, sigma)
         assert_allclose(project_permutahedron(z, risk), want, rtol=1e-13, atol=1e-15)
         assert_allclose(general(z, sigma), want, rtol=1e-13, atol=1e-15)
@@ -153,10 +143,8 @@ def test_properties(case: tuple[np.ndarray, np.ndarray]) -> None:
 @EXAMPLES
 @given(
     st.lists(st.integers(0, 4), min_size=2, max_size=12).filter(lambda c: sum(c) > 0),
-    st.sampled_from(RISKS),
-    st.sampled_from([1e-3, 1.0, 1e3]),
-    st.integers(0, 10**6),
-)
+    st.sampled_from(RISKS), st.sampled_from([1e-3, 1.0, 1e3]), st.integers(0, 10**6),
+)  # fmt: skip
 def test_weights_repeat_rows(counts: list[int], risk: Risk, scale: float, seed: int) -> None:
     m, total = np.array(counts), sum(counts)
     zeta = np.round(np.random.default_rng(seed).standard_normal(m.size) * 2, 1) * scale

@@ -26,16 +26,9 @@ from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, TEXTS, make_
 
 METHODS = (*ALL_METHODS, *APPENDIX_METHODS)
 TINY = Settings(
-    datasets=("generated",),
-    risks=("esrm:2", "cvar:0.5"),
-    seeds=2,
-    tuning_seeds=2,
-    passes=30,
-    batch_passes=30,
-    late_iterations=10,
-    step_sizes=(0.003, 0.01),
-    dual_steps=(0.1,),
-)
+    datasets=("generated",), risks=("esrm:2", "cvar:0.5"), seeds=2, tuning_seeds=2, passes=30,
+    batch_passes=30, late_iterations=10, step_sizes=(0.003, 0.01), dual_steps=(0.1,),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

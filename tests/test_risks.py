@@ -16,19 +16,15 @@ from sorel import ESRM, CustomSpectrum, CVaR, Deviation, Extremile, Max, Mean, M
 from sorel.risks import Risk, normalised_sample_weight
 
 EXTREMES = [
-    Mean(),
-    Max(),
-    *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.71, 0.999999, 1.0)],
+    Mean(), Max(), *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.71, 0.999999, 1.0)],
     *[ESRM(rho) for rho in (1e-8, 1e-3, 2.0, 37.0, 300.0, 800.0)],
     *[Extremile(r) for r in (1, 1 + 1e-9, 2.0, 2.5, 33.3, 500.0)],
-]
+]  # fmt: skip
 ALL = [
-    *EXTREMES,
-    Mixture([Mean(), CVaR(0.1), ESRM(3.0)], [1, 2, 1]),
-    CustomSpectrum([0.0, 1.0, 1.0, 5.0]),
-    CustomSpectrum(np.exp),
+    *EXTREMES, Mixture([Mean(), CVaR(0.1), ESRM(3.0)], [1, 2, 1]),
+    CustomSpectrum([0.0, 1.0, 1.0, 5.0]), CustomSpectrum(np.exp),
     CustomSpectrum(cumulative=np.square),
-]
+]  # fmt: skip
 
 
 def by_risk(risks: list[Risk]) -> pytest.MarkDecorator:

@@ -26,13 +26,9 @@ def random_problem(seed: int) -> sorel.Problem:
     X = X * 10.0 ** rng.uniform(-0.5, 0.5, d)
     l2 = float(10.0 ** rng.uniform(-2, 0))
     penalties = [
-        sorel.L2(l2),
-        sorel.ElasticNet(l2, 0.1),
-        sorel.NonNegative(l2),
-        sorel.Box(l2, -0.3, 0.4),
-        sorel.Simplex(l2),
-        GroupLasso(l2, 0.1, np.zeros(d, int)),
-    ]
+        sorel.L2(l2), sorel.ElasticNet(l2, 0.1), sorel.NonNegative(l2), sorel.Box(l2, -0.3, 0.4),
+        sorel.Simplex(l2), GroupLasso(l2, 0.1, np.zeros(d, int)),
+    ]  # fmt: skip
     weight = rng.uniform(0.2, 2.0, n) * (rng.random(n) > 0.1) if rng.random() < 0.4 else None
     risk = list(RISKS.values())[int(rng.integers(len(RISKS)))]
     return sorel.Problem(

@@ -120,11 +120,9 @@ def test_spans_are_neither_small_nor_large(tmp_path, monkeypatch, edges):
 def test_views_of_a_memmap_are_found(tmp_path, X):
     mapped = np.load(save(tmp_path / "X.npy", X), mmap_mode="r")
     for view, expected in [
-        (np.asarray(mapped), X),
-        (mapped[100:3000], X[100:3000]),
-        (np.asarray(mapped)[::-3], X[::-3]),
-        (mapped[:, 2:5], X[:, 2:5]),
-    ]:
+        (np.asarray(mapped), X), (mapped[100:3000], X[100:3000]),
+        (np.asarray(mapped)[::-3], X[::-3]), (mapped[:, 2:5], X[:, 2:5]),
+    ]:  # fmt: skip
         source = open_rows(view)
         assert isinstance(source, MemmapRows)
         np.testing.assert_array_equal(source.read(10, 400), expected[10:400])
