@@ -23,12 +23,7 @@ import dask
 import dask.array as da
 import distributed
 
-from sorel.dask import (
-    ClusterError,
-    DaskSpectralRiskClassifier,
-    DaskSpectralRiskRegressor,
-    open_problem,
-)
+from sorel.dask import ClusterError, DaskSpectralRiskRegressor, open_problem
 from sorel.dask.cluster import Partitions
 
 N, D = 40_000, 5
@@ -121,7 +116,7 @@ def test_awkward_data(client, risk, labels):
     order = np.argsort(y)
     X, y = X[order], y[order] > 0 if labels else y[order]
     there, here = (
-        (DaskSpectralRiskClassifier, sorel.SpectralRiskClassifier)
+        (sorel.dask.DaskSpectralRiskClassifier, sorel.SpectralRiskClassifier)
         if labels
         else (DaskSpectralRiskRegressor, sorel.SpectralRiskRegressor)
     )

@@ -13,16 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sorel.rows import (
-    BlockFolderRows,
-    MemmapRows,
-    ParquetRows,
-    RowSource,
-    backed_by_file,
-    open_data,
-    open_rows,
-    write_blocks,
-)
+import sorel.rows
+from sorel.rows import ParquetRows, open_data, open_rows, write_blocks
 
 
 @pytest.fixture
@@ -73,7 +65,7 @@ def sources(folder, X):
 def test_every_source_gives_the_same_rows(tmp_path, X, dtype):
     X = X.astype(dtype)
     for source in sources(tmp_path, X):
-        assert isinstance(source, RowSource)
+        assert isinstance(source, sorel.rows.RowSource)
         assert (source.shape, source.dtype, source.nbytes) == (X.shape, dtype, X.nbytes)
         for start, stop in [(0, 5000), (0, 1), (2, 4), (7, 7), (1699, 1801), (1999, 2301)]:
             read = source.read(start, stop)
@@ -124,7 +116,7 @@ def test_views_of_a_memmap_are_found(tmp_path, X):
         (np.asarray(mapped)[::-3], X[::-3]), (mapped[:, 2:5], X[:, 2:5]),
     ]:  # fmt: skip
         source = open_rows(view)
-        assert isinstance(source, MemmapRows)
+        assert isinstance(source, sorel.rows.MemmapRows)
         np.testing.assert_array_equal(source.read(10, 400), expected[10:400])
         np.testing.assert_array_equal(source.read(0, source.n_samples), expected)
     for given in (X, np.array(mapped), [[1.0]]):
@@ -308,7 +300,7 @@ def test_targets_of_every_kind(tmp_path, X):
     for given in (y, np.load(file, mmap_mode="r"), file, str(folder)):
         source, read = open_data(place, given)
         assert source.shape == X.shape
-        assert backed_by_file(read) is None
+        assert sorel.rows.backed_by_file(read) is None
         np.testing.assert_array_equal(read, y)
     assert open_data(X, y) == (None, y)
 
@@ -378,7 +370,7 @@ def test_blocks_hold_what_was_written(tmp_path, X):
 
 def test_blocks_appear_whole_or_not_at_all(tmp_path, X):
     folder = blocks(tmp_path / "b", X, [0, 1000, 5000])
-    source = BlockFolderRows(folder)
+    source = sorel.rows.BlockFolderRows(folder)
     os.remove(folder / "block_1.npy")
     new = tmp_path / "new"
     for error, words, arguments in [
