@@ -60,9 +60,7 @@ def test_long_steps_stay_in_the_domain(penalty):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((30, 4))
     y = 1e5 * (X[:, 0] - X[:, 1]) + 1e3 * rng.standard_normal(30)
-    result = sorel.solve(
-        sorel.Problem(X, y, risk=sorel.ESRM(2.0), loss=Huber(0.1), penalty=penalty)
-    )
+    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2", loss=Huber(0.1), penalty=penalty))
     assert result.converged, result.status
     assert np.isfinite(penalty.value(result.w))
 

@@ -168,9 +168,8 @@ def test_a_method_goes_on_while_it_gets_there(monkeypatch, row, passes, alone):
 
 
 def test_the_last_method_goes_on_to_the_end_of_the_budget(monkeypatch):
-    monkeypatch.setattr(
-        auto, "TABLE", (Method("creeping", lambda f: True, lambda f: Creeping(1.0)),)
-    )
+    creeping = Method("creeping", lambda f: True, lambda f: Creeping(1.0))
+    monkeypatch.setattr(auto, "TABLE", (creeping,))
     X, y = make_data("squared", 60, 3, seed=0)
     with pytest.warns(sorel.ConvergenceWarning):
         assert sorel.solve(Problem(X, y), max_passes=900).passes >= 900

@@ -78,9 +78,8 @@ class Failing(Solver):
 
     def iterates(self, problem, run):
         best = solve(problem, tol=1e-10)
-        run.latest = Iterate(
-            problem.engine.point(best.w), problem.engine.nearest_dual(best.weights)[0]
-        )
+        dual, _ = problem.engine.nearest_dual(best.weights)
+        run.latest = Iterate(problem.engine.point(best.w), dual)
         raise MemoryError("of the test")
         yield
 

@@ -203,11 +203,8 @@ def test_classification_equals_python_to_the_last_digit(folder, models):
 
 def test_standard_input_and_output(folder):
     def piped(*arguments):
-        command = [*PROGRAM, *arguments]
-        table = Path("train.csv").read_bytes()
-        ended = subprocess.run(
-            command, input=table, capture_output=True, check=True, env=ENVIRONMENT
-        )
+        streams = {"input": Path("train.csv").read_bytes(), "capture_output": True}
+        ended = subprocess.run([*PROGRAM, *arguments], check=True, env=ENVIRONMENT, **streams)
         assert ended.stderr == b""
         return ended.stdout
 
@@ -591,9 +588,8 @@ def test_predictions_for_folders_are_those_for_tables(numbers):
     for name in tables:
         assert run("predict", "m.skops", name, "--proba", "-o", f"{name}.csv") == 0
     pd.testing.assert_frame_equal(*(pd.read_csv(f"{name}.csv") for name in tables))
-    pd.testing.assert_frame_equal(
-        *(report("m.skops", name, "--groups", "churn") for name in tables)
-    )
+    reports = [report("m.skops", name, "--groups", "churn") for name in tables]
+    pd.testing.assert_frame_equal(*reports)
     assert fit("blocks", "y.npy", "-q") == 0
     errors = np.load("blocks/y.npy") - predictions("m.skops", "blocks")
     mean = report("m.skops", "blocks").loc["all", "mean"]

@@ -165,9 +165,8 @@ def test_deviances_and_losses_of_predicted_means(loss):
     ours, theirs = DEVIANCES[loss]
     weight = np.random.default_rng(1).uniform(size=len(y))
     for omega in (None, weight):
-        assert ours(y, mean, sample_weight=omega) == pytest.approx(
-            theirs(y, mean, sample_weight=omega), rel=1e-12
-        )
+        expected = theirs(y, mean, sample_weight=omega)
+        assert ours(y, mean, sample_weight=omega) == pytest.approx(expected, rel=1e-12)
     assert ours(y, mean, "cvar:0.1") >= ours(y, mean)
     problem = sorel.Problem(X, y, loss=loss, fit_intercept=True)
     losses = problem.losses(np.append(model.coef_, model.intercept_))

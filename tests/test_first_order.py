@@ -173,9 +173,8 @@ def test_minibatch_epoch_equals_the_formula():
     problem = make()
     engine = problem.engine
     w = np.array([0.2, -0.1, 0.3])
-    moved = engine.stochastic().minibatch_epoch(
-        w, plan(problem, 0.05, 5, batch=8), np.random.default_rng(4)
-    )
+    setting = plan(problem, 0.05, 5, batch=8)
+    moved = engine.stochastic().minibatch_epoch(w, setting, np.random.default_rng(4))
     order = np.random.default_rng(4).permutation(N)
     sigma = problem.risk.weights(8)
     for batch in order.reshape(5, 8):
@@ -226,9 +225,8 @@ def test_prospect_step_uses_the_projected_weights():
     dual = engine.dual_step(engine.uniform(), point, 1 / nu)
     table = engine.stochastic().table(point, dual)
     w = point.w + 0.1
-    moved = engine.stochastic().prospect_epoch(
-        table, w, plan(problem, 0.01, 1, proximal=False), nu, np.random.default_rng(0)
-    )
+    setting = plan(problem, 0.01, 1, proximal=False)
+    moved = engine.stochastic().prospect_epoch(table, w, setting, nu, np.random.default_rng(0))
     row, _ = np.random.default_rng(0).integers(N, size=(2, 1))
     i = row[0]
     change = dual.density[i] * (engine.point(w).slopes[i] - point.slopes[i]) * X[i]

@@ -83,10 +83,8 @@ def test_problems_that_were_hard(seed, number, missed):
 def test_a_step_far_out_in_an_intercept_without_curvature():
     # Two residuals of one sign under a loss that is all but linear there: the Newton step goes out
     # to 1e10, and what comes back has lost ten digits.
-    risk = sorel.Mixture(
-        [sorel.Extremile(12.484414908857085), sorel.Mean()],
-        [0.27037925393229945, 0.7296207460677006],
-    )
+    parts = [sorel.Extremile(12.484414908857085), sorel.Mean()]
+    risk = sorel.Mixture(parts, [0.27037925393229945, 0.7296207460677006])
     with np.load(DATA / "rounding.npz") as file:
         X, y, w, lam, weight = (file[f"saturated_{a}"] for a in ("X", "y", "w", "lam", "weight"))
     problem = sorel.Problem(
@@ -115,9 +113,8 @@ def claim(monkeypatch, case, **changes):
         calls.append(result)
         if len(calls) > 1:
             return result
-        return dataclasses.replace(
-            result, **{name: change(result) for name, change in changes.items()}
-        )
+        other = {name: change(result) for name, change in changes.items()}
+        return dataclasses.replace(result, **other)
 
     monkeypatch.setattr(sorel, "solve", solve)
     return check(case).failures

@@ -112,9 +112,8 @@ def test_scores_use_the_offsets_and_weights_that_they_request():
     weight = np.linspace(1.0, 2.0, 90)
     metadata = {"offset": np.log(weight), "sample_weight": weight}
     with sklearn.config_context(enable_metadata_routing=True):
-        model = SpectralRiskRegressor(loss="poisson").set_fit_request(
-            **dict.fromkeys(metadata, True)
-        )
+        model = SpectralRiskRegressor(loss="poisson")
+        model.set_fit_request(**dict.fromkeys(metadata, True))
         means = clone(model).fit(X, COUNTS, **metadata).predict(X, metadata["offset"])
         everything = {"cv": [(np.arange(90), np.arange(90))], "params": metadata}
         tail = TailScorer("cvar:0.1", "poisson")

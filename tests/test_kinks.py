@@ -12,9 +12,8 @@ def test_deviations(share):
     risk = sorel.Deviation(sorel.Mixture([sorel.CVaR(0.2), sorel.Max()], [0.7, 0.3]), share)
     rng = np.random.default_rng(0)
     X, y, weight = rng.standard_normal((12, 4)), rng.standard_normal(12), rng.uniform(1, 9, 12)
-    problem = sorel.Problem(
-        X, y, loss="linear", risk=risk, penalty=sorel.ElasticNet(1e-3, 1e-2), sample_weight=weight
-    )
+    more = {"penalty": sorel.ElasticNet(1e-3, 1e-2), "sample_weight": weight}
+    problem = sorel.Problem(X, y, loss="linear", risk=risk, **more)
     assert sorel.solve(problem, tol=1e-9).converged
 
 

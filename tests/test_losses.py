@@ -65,9 +65,8 @@ def exact(loss: Loss, y: float, z: float) -> tuple[float, float, float]:
 def test_value_and_derivatives_to_the_last_digits_at_any_margin(loss):
     for y in targets(loss):
         expected = np.array([exact(loss, y, z) for z in MARGINS])
-        found = np.column_stack(
-            [loss.value(y, MARGINS), loss.derivative(y, MARGINS), loss.curvature(y, MARGINS)]
-        )
+        formulas = loss.value, loss.derivative, loss.curvature
+        found = np.column_stack([formula(y, MARGINS) for formula in formulas])
         np.testing.assert_allclose(found, expected, rtol=1e-14, atol=TINY)
 
 

@@ -89,9 +89,8 @@ def test_default_score_is_the_worst_tenth_of_the_own_loss():
     one = {"risks": ["mean"], "l2s": [0.1]}
     for loss in ("squared", "huber"):
         default = SpectralRiskRegressorCV(**one, loss=loss).fit(X, Y)
-        named = SpectralRiskRegressorCV(
-            **one, loss=loss, scoring=make_tail_scorer("cvar:0.1", loss)
-        ).fit(X, Y)
+        scoring = make_tail_scorer("cvar:0.1", loss)
+        named = SpectralRiskRegressorCV(**one, loss=loss, scoring=scoring).fit(X, Y)
         assert default.best_score_ == named.best_score_
     for scoring in ("neg_cvar_50", "r2", WORST, lambda model, X, y: model.score(X, y)):
         assert np.isfinite(SpectralRiskRegressorCV(**one, scoring=scoring).fit(X, Y).best_score_)

@@ -171,11 +171,8 @@ def test_gradient(penalty):
 
 @by_penalty
 def test_is_a_value(penalty):
-    copies = (
-        pickle.loads(pickle.dumps(penalty)),
-        copy.deepcopy(penalty),
-        clone(penalty, safe=False),
-    )
+    pickled = pickle.loads(pickle.dumps(penalty))
+    copies = pickled, copy.deepcopy(penalty), clone(penalty, safe=False)
     for twin in copies:
         assert twin == penalty
         assert hash(twin) == hash(penalty)

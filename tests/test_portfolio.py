@@ -280,9 +280,8 @@ def test_tails_of_less_than_one_scenario(risk):
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_contributions_of_a_fit_that_was_cut_short(share):
     R = returns(300, 8, 12)
-    model = Portfolio(
-        Deviation(CVaR(0.05), share) if share else CVaR(0.05), tol=1e-12, max_passes=6
-    )
+    risk = Deviation(CVaR(0.05), share) if share else CVaR(0.05)
+    model = Portfolio(risk, tol=1e-12, max_passes=6)
     with pytest.warns(sorel.ConvergenceWarning, match="risk_contributions_ add up to"):
         model.fit(R)
     # The parts of the weighting that is known, and nothing on top.
@@ -307,9 +306,8 @@ def test_model_selection_of_skfolio():
 
     from sorel.skfolio import SpectralRiskOptimization
 
-    frame = pd.DataFrame(
-        returns(150, 4, 9), columns=list("abcd"), index=pd.date_range("2024-01-01", periods=150)
-    )
+    days = pd.date_range("2024-01-01", periods=150)
+    frame = pd.DataFrame(returns(150, 4, 9), columns=list("abcd"), index=days)
     walk = WalkForward(train_size=60, test_size=30)
     for settings in ({}, {"transaction_cost": 0.001}):
         model = SpectralRiskOptimization(Portfolio(CVaR(0.1), **settings))

@@ -21,9 +21,8 @@ def weightings(problem, w, rng):
     engine, n = problem.engine, problem.n_samples
     omega = np.full(n, 1.0 / n) if problem.sample_weight is None else problem.sample_weight
     worst = engine.weights(engine.worst_case(engine.point(w)))
-    random = sorel.project_permutahedron(
-        rng.normal(size=n) / n, problem.risk, problem.sample_weight
-    )
+    z = rng.normal(size=n) / n
+    random = sorel.project_permutahedron(z, problem.risk, problem.sample_weight)
     return [omega, worst, random, 0.5 * (worst + random)]
 
 

@@ -131,9 +131,8 @@ def test_the_smoothing_of_drago_leaves_no_more_than_it_says():
         allowed = smoothing_gap(problem, nu)
         sigma = problem.risk.weights(120)
         assert allowed == pytest.approx(0.5 * nu * (120 * np.sum(sigma**2) - 1))
-        result = sorel.solve(
-            problem, Drago(nu=nu), tol=0.9 * allowed, max_passes=4000, random_state=0
-        )
+        options = {"tol": 0.9 * allowed, "max_passes": 4000, "random_state": 0}
+        result = sorel.solve(problem, Drago(nu=nu), **options)
         assert result.gap <= allowed
         assert f"nu={nu:.3g}" in result.status
         gaps.append(result.gap)

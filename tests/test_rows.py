@@ -236,13 +236,11 @@ def test_what_cannot_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_named(tmp_path, X, value):
     X[1234, 3] = value
+    table = parquet(tmp_path / "X.parquet", X, row_group_size=1000)
     for place, words in [
         (save(tmp_path / "X.npy", X), r"X\.npy\[1234, 3\]"),
         (blocks(tmp_path / "b", X, [0, 1000, 2000, 5000]), r"block_1\.npy\[234, 3\]"),
-        (
-            parquet(tmp_path / "X.parquet", X, row_group_size=1000),
-            r"column 'x3' of .*X\.parquet in row 1235 \(index 1234\)",
-        ),
+        (table, r"column 'x3' of .*X\.parquet in row 1235 \(index 1234\)"),
     ]:
         with pytest.raises(ValueError, match=f"{words} is {value};"):
             open_rows(place).check_finite()
