@@ -502,15 +502,10 @@ class Case:
                 file.flush()
                 X = np.load(file.name, mmap_mode="r")
         return sorel.Problem(
-            X,
-            p["y"],
-            risk=p["risk"].argument,
-            loss=p["loss"].argument,
-            penalty=p["penalty"].argument,
-            fit_intercept=p["intercept"],
-            sample_weight=p["weight"],
+            X, p["y"], risk=p["risk"].argument, loss=p["loss"].argument,
+            penalty=p["penalty"].argument, fit_intercept=p["intercept"], sample_weight=p["weight"],
             n_jobs=p["threads"],
-        )
+        )  # fmt: skip
 
     # The oracle.
 

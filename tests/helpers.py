@@ -1,7 +1,5 @@
 """Random problems, a brute-force objective and a conic solver, shared by several test files."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from functools import cache

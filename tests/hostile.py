@@ -5,8 +5,6 @@
 what a command takes for them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import struct

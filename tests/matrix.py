@@ -8,8 +8,6 @@ constraints.txt except for the oldest. Interpreters that are not there are named
 exit code is 1 if the tests fail on one that is, or if --only names one that is not.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """Penalties that are not the package's own: one from the page on extending, and some others."""
 
-from __future__ import annotations
-
 import numpy as np
 from helpers import run_page
 

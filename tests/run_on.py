@@ -3,8 +3,6 @@
 An editable install puts the package of the checkout before any path; it is taken out first.
 """
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Small problems and helpers for the tests of the first-order solvers."""
 
-from __future__ import annotations
-
 import numpy as np
 from helpers import quietly
 
@@ -16,25 +14,18 @@ LABELS = np.where(0.3 * RNG.standard_normal(N) < Y, 1, 0)
 THREE = np.digitize(Y + 0.5 * RNG.standard_normal(N), [-1.0, 1.0])
 WEIGHTS = RNG.integers(1, 4, N).astype(float)
 PENALTIES = [
-    sorel.L2(0.1),
-    sorel.ElasticNet(0.1, 0.2),
-    sorel.NonNegative(0.1),
-    sorel.Box(0.1, -0.3, [0.2, 0.5, 0.4]),
-    sorel.Simplex(0.1),
-]
+    sorel.L2(0.1), sorel.ElasticNet(0.1, 0.2), sorel.NonNegative(0.1),
+    sorel.Box(0.1, -0.3, [0.2, 0.5, 0.4]), sorel.Simplex(0.1),
+]  # fmt: skip
 
 
 def make(loss="squared", risk=None, penalty=None, data=None, **options):
     targets = {"logistic": LABELS, "squared_hinge": LABELS, "multinomial": THREE}.get(loss, Y)
     matrix = X if data is None else data
     return sorel.Problem(
-        matrix,
-        targets,
-        risk=sorel.ESRM(2.0) if risk is None else risk,
-        loss=loss,
-        penalty=sorel.L2(0.1) if penalty is None else penalty,
-        **options,
-    )
+        matrix, targets, risk=sorel.ESRM(2.0) if risk is None else risk, loss=loss,
+        penalty=sorel.L2(0.1) if penalty is None else penalty, **options,
+    )  # fmt: skip
 
 
 def snapshot(problem, seed=0):

@@ -1,7 +1,5 @@
 """The outer loop of the second-order methods."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -36,18 +34,15 @@ def far_problem(kind, seed=0):
     return {"X": X, "y": [-1, 1], "loss": "logistic", "penalty": sorel.Simplex(1e-3)}
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "losses of 1e17 after the first step, 1e3 at the end",
-        "far targets of a loss that is all but linear",
-        "columns of 100 under poisson",
-        "columns of 100 under gamma",
-        "foot of an exponential of poisson",
-        "foot of an exponential of gamma",
-        "separable labels, margins of thousands",
-    ],
-)
+@pytest.mark.parametrize("kind", [
+    "losses of 1e17 after the first step, 1e3 at the end",
+    "far targets of a loss that is all but linear",
+    "columns of 100 under poisson",
+    "columns of 100 under gamma",
+    "foot of an exponential of poisson",
+    "foot of an exponential of gamma",
+    "separable labels, margins of thousands",
+])  # fmt: skip
 @pytest.mark.parametrize("risk", [sorel.Max(), CVaR(0.1), CVaR(0.3)], ids=repr)
 def test_steps_reach_far_and_end(kind, risk):
     if "1e17" in kind and risk != CVaR(0.1):
@@ -65,9 +60,7 @@ def test_long_steps_stay_in_the_domain(penalty):
     rng = np.random.default_rng(1)
     X = rng.standard_normal((30, 4))
     y = 1e5 * (X[:, 0] - X[:, 1]) + 1e3 * rng.standard_normal(30)
-    result = sorel.solve(
-        sorel.Problem(X, y, risk=sorel.ESRM(2.0), loss=Huber(0.1), penalty=penalty)
-    )
+    result = sorel.solve(sorel.Problem(X, y, risk="esrm:2", loss=Huber(0.1), penalty=penalty))
     assert result.converged, result.status
     assert np.isfinite(penalty.value(result.w))
 
@@ -101,20 +94,16 @@ def noisy_labels(n, d, classes=2, seed=0):
 
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("solver", ["newton", "newton_cg", "auto"])
-@pytest.mark.parametrize(
-    ("penalty", "loss", "risk", "weight"),
-    [
-        (L2(0.005), "logistic", CVaR(0.1), None),
-        (L2(0.005), "logistic", CVaR(0.1), np.linspace(0.5, 2.0, 200)),
-        (L2(0.005), "logistic", Extremile(2.5), None),
-        (L2(0.005), "squared_hinge", CVaR(0.1), None),
-        (L2(0.005), "multinomial", CVaR(0.1), None),
-        (sorel.NonNegative(0.005), "logistic", CVaR(0.1), None),
-        (sorel.Box(0.005, -0.2, 0.2), "multinomial", CVaR(0.1), None),
-        (sorel.ElasticNet(0.005, 0.01), "logistic", CVaR(0.1), None),
-    ],
-    ids=lambda value: "weighted" if isinstance(value, np.ndarray) else str(value),
-)
+@pytest.mark.parametrize(("penalty", "loss", "risk", "weight"), [
+    (L2(0.005), "logistic", CVaR(0.1), None),
+    (L2(0.005), "logistic", CVaR(0.1), np.linspace(0.5, 2.0, 200)),
+    (L2(0.005), "logistic", Extremile(2.5), None),
+    (L2(0.005), "squared_hinge", CVaR(0.1), None),
+    (L2(0.005), "multinomial", CVaR(0.1), None),
+    (sorel.NonNegative(0.005), "logistic", CVaR(0.1), None),
+    (sorel.Box(0.005, -0.2, 0.2), "multinomial", CVaR(0.1), None),
+    (sorel.ElasticNet(0.005, 0.01), "logistic", CVaR(0.1), None),
+], ids=lambda value: "weighted" if isinstance(value, np.ndarray) else str(value))  # fmt: skip
 def test_the_start_is_seen_to_be_the_solution(solver, penalty, loss, risk, weight, intercept):
     if solver == "newton_cg" and not penalty.quadratic:
         return

@@ -3,8 +3,6 @@
 Every answer is certified, so a wrong decision makes a run slow and nothing else.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -102,13 +100,10 @@ def test_the_methods_for_real_sizes(problems, case):
     assert describe(problems[case]) == CHOSEN[case]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MATRIX_STEPS",
-        "_ROWS_PER_PARAMETER", "_SMOOTH_JUMP", "PRODUCTS_PER_STEP",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("name", [
+    "_FEW_COLUMNS", "_GRADIENT_STEPS", "_LEAST_ENTRIES", "_MATRICES", "_MATRIX_STEPS",
+    "_ROWS_PER_PARAMETER", "_SMOOTH_JUMP", "PRODUCTS_PER_STEP",
+])  # fmt: skip
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_a_halved_or_doubled_threshold_shows(problems, monkeypatch, name, factor):
     monkeypatch.setattr(auto, name, factor * getattr(auto, name))
@@ -147,14 +142,11 @@ def creep(monkeypatch, row, rest, max_passes=10_000, **options):
 ROWS = {row.name: row for row in TABLE}
 
 
-@pytest.mark.parametrize(
-    ("row", "options", "passes"),
-    [
-        ("newton", {}, 250.0), ("newton_cg", {}, 250.0), ("newton_cg", {"max_passes": 200}, 160.0),
-        # A tenth of a trial tells that it leads nowhere.
-        ("sorel", {"penalty": NonNegative(0.1)}, 10.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("row", "options", "passes"), [
+    ("newton", {}, 250.0), ("newton_cg", {}, 250.0), ("newton_cg", {"max_passes": 200}, 160.0),
+    # A tenth of a trial tells that it leads nowhere.
+    ("sorel", {"penalty": NonNegative(0.1)}, 10.0),
+])  # fmt: skip
 def test_a_method_without_progress_hands_over(monkeypatch, row, options, passes):
     assert "auto (creeping then newton" in creep(monkeypatch, ROWS[row], 1.0, **options)
     assert Creeping.spent == pytest.approx(passes, abs=3.0)
@@ -176,9 +168,8 @@ def test_a_method_goes_on_while_it_gets_there(monkeypatch, row, passes, alone):
 
 
 def test_the_last_method_goes_on_to_the_end_of_the_budget(monkeypatch):
-    monkeypatch.setattr(
-        auto, "TABLE", (Method("creeping", lambda f: True, lambda f: Creeping(1.0)),)
-    )
+    creeping = Method("creeping", lambda f: True, lambda f: Creeping(1.0))
+    monkeypatch.setattr(auto, "TABLE", (creeping,))
     X, y = make_data("squared", 60, 3, seed=0)
     with pytest.warns(sorel.ConvergenceWarning):
         assert sorel.solve(Problem(X, y), max_passes=900).passes >= 900

@@ -1,7 +1,5 @@
 """What a tail model is compared with: the plain fit, moved, and recalibrated."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -61,9 +59,8 @@ def test_baselines_are_models_of_their_own(tmp_path):
     assert list(found) == ["plain fit", "plain fit + constant", "plain fit, recalibrated"]
     for other in found.values():
         save_model(other, tmp_path / "m.skops")
-        np.testing.assert_array_equal(
-            load_model(tmp_path / "m.skops").predict_proba(X), other.predict_proba(X)
-        )
+        loaded = load_model(tmp_path / "m.skops")
+        np.testing.assert_array_equal(loaded.predict_proba(X), other.predict_proba(X))
     assert not hasattr(found["plain fit + constant"], "gap_")
     # A label that has no weight is none of the plain fit's.
     weighted = baselines(SpectralRiskClassifier("cvar:0.5"), X, y, (y != y[0]).astype(float))

@@ -1,7 +1,5 @@
 """Losses collapsed to bins: what they say of the risk, and the weightings made from them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -43,15 +41,13 @@ def test_bins_bound_the_risk_and_keep_the_weights_feasible(risk, weighted):
         assert not np.any(outside & (omega > 0.0))
         assert np.array_equal(items.size, np.bincount(place))
         np.testing.assert_allclose(items.mass, np.bincount(place, omega), rtol=1e-12)
-        np.testing.assert_allclose(
-            items.mass * items.value, np.bincount(place, omega * losses), rtol=1e-9, atol=1e-18
-        )
+        sums = np.bincount(place, omega * losses)
+        np.testing.assert_allclose(items.mass * items.value, sums, rtol=1e-9, atol=1e-18)
         bound = binning.bound_risk(risk, items)
         assert bound.lower * (1 - 1e-12) <= exact <= bound.upper * (1 + 1e-12)
         assert bound.upper - bound.lower <= (lost + 1e-12) * exact
-        assert binning.worst_case(risk, items) * items.mass @ items.value == pytest.approx(
-            bound.lower, rel=1e-12
-        )
+        worst = binning.worst_case(risk, items) * items.mass @ items.value
+        assert worst == pytest.approx(bound.lower, rel=1e-12)
         found = binning.project(risk, items._replace(value=0.7 * items.value), 64, 2)
         assert found.n_blocks == found.block.max() + 1 <= 64
         assert np.all((found.pull >= 0.0) & (found.pull <= 1.0))

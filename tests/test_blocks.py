@@ -1,7 +1,5 @@
 """The engine for rows on disk: against the dense one, and its draws against their probabilities."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

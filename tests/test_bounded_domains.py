@@ -1,7 +1,5 @@
 """Bounded domains without curvature: l2 = 0 on the simplex and in finite boxes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import certified, conic_reference, make_data, make_loss, quietly

@@ -1,7 +1,5 @@
 """The budget penalty against a conic solver, and its formulas by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import conic_solve
@@ -102,23 +100,20 @@ def test_bounds_that_follow_from_others_are_attained(seed):
     assert penalty.compact == np.isfinite(found).all()
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"l2": -1.0}, "l2 must be a finite number >= 0"),
-        ({"lower": -np.inf}, "l2 is 0 and the weights are unbounded"),
-        ({"lower": [0.6, 0.6]}, "lower bounds of 2 weights add up to 1.2, above the budget of 1"),
-        ({"upper": [0.1, 0.1]}, "upper bounds of 2 weights add up to 0.2, below the budget of 1"),
-        ({"lower": [0.0, 0.5], "upper": [1.0, 0.25]}, "lower=0.5 and upper=0.25 at index 1"),
-        ({"cost": [-1.0, 0.0]}, "cost must be at least 0, got -1"),
-        ({"cost": [0.0, 0.0], "previous": [0.0] * 3}, "lengths"),
-        ({"previous": [np.nan, 0.0]}, "previous must not contain nan"),
-        ({"upper": [1.0, np.nan, 1.0]}, r"upper must not contain nan \(index 1\)"),
-        ({"budget": np.inf}, "budget must be a finite number"),
-        ({"lower": [0.0, np.inf]}, "a real number between them.*at index 1"),
-        ({"upper": [1.0, -np.inf], "lower": -np.inf}, "a real number between them.*at index 1"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"l2": -1.0}, "l2 must be a finite number >= 0"),
+    ({"lower": -np.inf}, "l2 is 0 and the weights are unbounded"),
+    ({"lower": [0.6, 0.6]}, "lower bounds of 2 weights add up to 1.2, above the budget of 1"),
+    ({"upper": [0.1, 0.1]}, "upper bounds of 2 weights add up to 0.2, below the budget of 1"),
+    ({"lower": [0.0, 0.5], "upper": [1.0, 0.25]}, "lower=0.5 and upper=0.25 at index 1"),
+    ({"cost": [-1.0, 0.0]}, "cost must be at least 0, got -1"),
+    ({"cost": [0.0, 0.0], "previous": [0.0] * 3}, "lengths"),
+    ({"previous": [np.nan, 0.0]}, "previous must not contain nan"),
+    ({"upper": [1.0, np.nan, 1.0]}, r"upper must not contain nan \(index 1\)"),
+    ({"budget": np.inf}, "budget must be a finite number"),
+    ({"lower": [0.0, np.inf]}, "a real number between them.*at index 1"),
+    ({"upper": [1.0, -np.inf], "lower": -np.inf}, "a real number between them.*at index 1"),
+])  # fmt: skip
 def test_what_is_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Budget(**settings)

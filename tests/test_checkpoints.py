@@ -1,7 +1,5 @@
 """Runs that stop and go on: what is saved, what is refused, and what survives a failed write."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -80,9 +78,8 @@ class Failing(Solver):
 
     def iterates(self, problem, run):
         best = solve(problem, tol=1e-10)
-        run.latest = Iterate(
-            problem.engine.point(best.w), problem.engine.nearest_dual(best.weights)[0]
-        )
+        dual, _ = problem.engine.nearest_dual(best.weights)
+        run.latest = Iterate(problem.engine.point(best.w), dual)
         raise MemoryError("of the test")
         yield
 

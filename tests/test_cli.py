@@ -142,21 +142,18 @@ FIT_PRICE = ["fit", "train.csv", "--target", "price", "--drop", "churn", "-o", "
 FIT = ["fit", "t.csv", "--target", "y", "-o", "m"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "required: COMMAND"),
-        (["dance"], "invalid choice: 'dance'"),
-        (["demo", "--splits", "two"], "at least 1, got 'two'"),
-        (FIT[:4], "required: -o/--output"),
-        ([*FIT, "--risk", "cvar:7"], "(0, 1], got 7"),
-        ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
-        (["quantile", "t.csv", "--target", "y", "--quantiles", "2"], "between 0 and 1, got '2'"),
-        ([*FIT, "--l1", "-1"], "at least 0, got '-1'"),
-        ([*FIT, "--mean-slack", "3%5"], "a share such as 3% or 0.03, got '3%5'"),
-        ([*FIT, "--sep", "ab"], "one character, got 'ab'"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "required: COMMAND"),
+    (["dance"], "invalid choice: 'dance'"),
+    (["demo", "--splits", "two"], "at least 1, got 'two'"),
+    (FIT[:4], "required: -o/--output"),
+    ([*FIT, "--risk", "cvar:7"], "(0, 1], got 7"),
+    ([*FIT, "--l2", "0"], "above 0, got '0'; use auto"),
+    (["quantile", "t.csv", "--target", "y", "--quantiles", "2"], "between 0 and 1, got '2'"),
+    ([*FIT, "--l1", "-1"], "at least 0, got '-1'"),
+    ([*FIT, "--mean-slack", "3%5"], "a share such as 3% or 0.03, got '3%5'"),
+    ([*FIT, "--sep", "ab"], "one character, got 'ab'"),
+])  # fmt: skip
 def test_bad_arguments_exit_with_two(arguments, message, capsys):
     assert run(*arguments) == 2
     assert message in capsys.readouterr().err
@@ -206,11 +203,8 @@ def test_classification_equals_python_to_the_last_digit(folder, models):
 
 def test_standard_input_and_output(folder):
     def piped(*arguments):
-        command = [*PROGRAM, *arguments]
-        table = Path("train.csv").read_bytes()
-        ended = subprocess.run(
-            command, input=table, capture_output=True, check=True, env=ENVIRONMENT
-        )
+        streams = {"input": Path("train.csv").read_bytes(), "capture_output": True}
+        ended = subprocess.run([*PROGRAM, *arguments], check=True, env=ENVIRONMENT, **streams)
         assert ended.stderr == b""
         return ended.stdout
 
@@ -351,17 +345,14 @@ def test_info_shows_the_summary(models, folder, capsys):
     assert json.loads(printed) == read_summary("odd.skops")
 
 
-@pytest.mark.parametrize(
-    ("values", "options", "task", "note"),
-    [
-        (["a", "b", "c"], [], "classification", ""),
-        ([True, False], [], "classification", ""),
-        ([0, 1], [], "classification", "the two values 0 and 1, taken as labels"),
-        ([1, 2, 3], [], "regression", "3 different whole numbers, taken as numbers"),
-        # Some labels look like numbers.
-        (["1", "2", "2b"], ["--task", "classification"], "classification", ""),
-    ],
-)
+@pytest.mark.parametrize(("values", "options", "task", "note"), [
+    (["a", "b", "c"], [], "classification", ""),
+    ([True, False], [], "classification", ""),
+    ([0, 1], [], "classification", "the two values 0 and 1, taken as labels"),
+    ([1, 2, 3], [], "regression", "3 different whole numbers, taken as numbers"),
+    # Some labels look like numbers.
+    (["1", "2", "2b"], ["--task", "classification"], "classification", ""),
+])  # fmt: skip
 def test_task_follows_the_target(folder, capsys, values, options, task, note):
     frame = people()[["age", "income"]]
     frame["y"] = np.resize(np.array(values, dtype=object), len(frame))
@@ -399,22 +390,19 @@ def test_terminals_get_progress_and_no_model(folder, capsys, monkeypatch):
 # Tables and arguments that are refused.
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["price", "--loss", "logistic"], "--loss logistic does not suit regression"),
-        (["price", "--drop", "price"], "'price' is the target"),
-        (["price", "--class-weight", "balanced"], "--class-weight is for labels"),
-        (["price", "--risk", "mean", "--l2", "1", "--cv"], "nothing to choose"),
-        (["price", "--cv", "121"], "--cv 121 is more than the 120 rows; give fewer folds"),
-        (["price", "--tail", "cvar:0.05"], "--tail says what --cv chooses by; add --cv"),
-        (["price", "--mean-slack", "3%"], "--mean-slack says what --cv chooses by; add --cv"),
-        (["churn", "--intercept", "mean"], "--intercept mean is for targets that are numbers"),
-        (["price", "--intercept", "mean", "--loss", "gamma"], "and --loss gamma predicts by an"),
-        (["city", "--loss", "squared_hinge"], "--loss squared_hinge takes two labels"),
-        (["price", "--plot", "p.txt"], "--plot p.txt has no ending of a picture; use .png"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["price", "--loss", "logistic"], "--loss logistic does not suit regression"),
+    (["price", "--drop", "price"], "'price' is the target"),
+    (["price", "--class-weight", "balanced"], "--class-weight is for labels"),
+    (["price", "--risk", "mean", "--l2", "1", "--cv"], "nothing to choose"),
+    (["price", "--cv", "121"], "--cv 121 is more than the 120 rows; give fewer folds"),
+    (["price", "--tail", "cvar:0.05"], "--tail says what --cv chooses by; add --cv"),
+    (["price", "--mean-slack", "3%"], "--mean-slack says what --cv chooses by; add --cv"),
+    (["churn", "--intercept", "mean"], "--intercept mean is for targets that are numbers"),
+    (["price", "--intercept", "mean", "--loss", "gamma"], "and --loss gamma predicts by an"),
+    (["city", "--loss", "squared_hinge"], "--loss squared_hinge takes two labels"),
+    (["price", "--plot", "p.txt"], "--plot p.txt has no ending of a picture; use .png"),
+])  # fmt: skip
 def test_arguments_that_do_not_go_together(folder, capsys, arguments, message):
     people().assign(price=1.0 + np.arange(120.0)).to_csv("train.csv", index=False)
     given = ["fit", "train.csv", "--target", *arguments, "-o", "m.skops"]
@@ -425,26 +413,23 @@ def same(frame):
     return frame
 
 
-@pytest.mark.parametrize(
-    ("change", "arguments", "message"),
-    [
-        (column(Price=1.0, price=None), [], "no column 'price'; did you mean 'Price'"),
-        (column(price=1.0), [], "'price' has one value only, 1.0"),
-        (lambda frame: frame[["price"]], [], "no columns to learn from"),
-        (cell("income", 4, None), [], "column 'income' has no value in row 5; remove such rows"),
-        (cell("price", 2, None), ["--impute"], "column 'price' has no value in row 3; remove"),
-        (cell("price", 2, None), [], "--skip-missing-target"),
-        # A text among numbers is no label.
-        (cell("price", 86, "n/k"), [], "row 87 (the header not counted) holds 'n/k'; correct it"),
-        (cell("price", [5, 9], "l"), [], "row 6 (the header not counted) holds 'l' (and 1 more"),
-        # What is not known may be the most frequent value, and the others are numbers.
-        (cell("price", range(80), "unknown"), [], "holds 'unknown' (and 79 more"),
-        (cell("price", [3, 7], [None, "?"]), ["--skip-missing-target"], "row 8"),
-        (column(age=-1), ["--sample-weight", "age"], "is -1 in row 1; weights are at least 0"),
-        (column(age=0), ["--sample-weight", "age"], "holds weights, and all of them are 0"),
-        (cell("price", 2, -1), ["--loss", "poisson"], "is -1.0 in row 3, and the poisson loss"),
-    ],
-)
+@pytest.mark.parametrize(("change", "arguments", "message"), [
+    (column(Price=1.0, price=None), [], "no column 'price'; did you mean 'Price'"),
+    (column(price=1.0), [], "'price' has one value only, 1.0"),
+    (lambda frame: frame[["price"]], [], "no columns to learn from"),
+    (cell("income", 4, None), [], "column 'income' has no value in row 5; remove such rows"),
+    (cell("price", 2, None), ["--impute"], "column 'price' has no value in row 3; remove"),
+    (cell("price", 2, None), [], "--skip-missing-target"),
+    # A text among numbers is no label.
+    (cell("price", 86, "n/k"), [], "row 87 (the header not counted) holds 'n/k'; correct it"),
+    (cell("price", [5, 9], "l"), [], "row 6 (the header not counted) holds 'l' (and 1 more"),
+    # What is not known may be the most frequent value, and the others are numbers.
+    (cell("price", range(80), "unknown"), [], "holds 'unknown' (and 79 more"),
+    (cell("price", [3, 7], [None, "?"]), ["--skip-missing-target"], "row 8"),
+    (column(age=-1), ["--sample-weight", "age"], "is -1 in row 1; weights are at least 0"),
+    (column(age=0), ["--sample-weight", "age"], "holds weights, and all of them are 0"),
+    (cell("price", 2, -1), ["--loss", "poisson"], "is -1.0 in row 3, and the poisson loss"),
+])  # fmt: skip
 def test_fit_names_what_is_wrong_with_the_table(folder, capsys, change, arguments, message):
     change(people()).to_csv("bad.csv", index=False)
     Path("m.skops").write_bytes(b"old")
@@ -453,19 +438,16 @@ def test_fit_names_what_is_wrong_with_the_table(folder, capsys, change, argument
     assert Path("m.skops").read_bytes() == b"old"
 
 
-@pytest.mark.parametrize(
-    ("command", "change", "message"),
-    [
-        ("predict price", column(age=None, city=None), "there are no columns 'age', 'city'; the"),
-        ("predict price", cell("city", [3, 5], ["Roma", "Paris"]), "'Roma' in row 4, which was"),
-        ("predict price", cell("age", 1, None), "no value in row 2; remove such rows, or fit the"),
-        ("predict price --keep prediction", column(prediction=0), "name of a prediction"),
-        ("predict price --proba", same, "this model gives none"),
-        ("evaluate churn", cell("churn", 8, "maybe"), "'maybe' in row 9, which the model does not"),
-        # Rows are counted as in the file.
-        ("evaluate churn --skip-missing-target", cell("churn", [3, 8], [None, "m"]), "in row 9"),
-    ],
-)
+@pytest.mark.parametrize(("command", "change", "message"), [
+    ("predict price", column(age=None, city=None), "there are no columns 'age', 'city'; the"),
+    ("predict price", cell("city", [3, 5], ["Roma", "Paris"]), "'Roma' in row 4, which was"),
+    ("predict price", cell("age", 1, None), "no value in row 2; remove such rows, or fit the"),
+    ("predict price --keep prediction", column(prediction=0), "name of a prediction"),
+    ("predict price --proba", same, "this model gives none"),
+    ("evaluate churn", cell("churn", 8, "maybe"), "'maybe' in row 9, which the model does not"),
+    # Rows are counted as in the file.
+    ("evaluate churn --skip-missing-target", cell("churn", [3, 8], [None, "m"]), "in row 9"),
+])  # fmt: skip
 def test_tables_that_do_not_suit_a_model(folder, models, capsys, command, change, message):
     change(people(60, seed=1)).to_csv("bad.csv", index=False)
     Path("out.csv").write_text("old")
@@ -580,23 +562,20 @@ def test_a_file_that_fills_the_memory_stays_on_disk(numbers, monkeypatch, capsys
     assert "would fill" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["people.parquet", "price", "--out-of-core"], 4,
-         "column 'city' of people.parquet holds text; rows on disk must be numbers: encode it, or "
-         "leave it out with --drop 'city'"),
-        (["gaps.parquet", "price", "--out-of-core"], 4,
-         "column 'age' of gaps.parquet has no value in row 8"),
-        (["-", "price", "--out-of-core"], 2, "not standard input"),
-        (["train.csv", "price", "--out-of-core"], 2, "convert it to Parquet first"),
-        (["parts", "price", "--impute", "--cv"], 2, "--impute and --cv need a table in memory"),
-        (["blocks", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
-        (["blocks", "z.npy"], 1, "there is no file or folder 'z.npy' with targets"),
-        (["blocks", "short.npy"], 4, "has 120 rows, but short.npy has 3 values"),
-        (["empty", "y"], 4, "has neither .npy nor .parquet files"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["people.parquet", "price", "--out-of-core"], 4,
+     "column 'city' of people.parquet holds text; rows on disk must be numbers: encode it, or "
+     "leave it out with --drop 'city'"),
+    (["gaps.parquet", "price", "--out-of-core"], 4,
+     "column 'age' of gaps.parquet has no value in row 8"),
+    (["-", "price", "--out-of-core"], 2, "not standard input"),
+    (["train.csv", "price", "--out-of-core"], 2, "convert it to Parquet first"),
+    (["parts", "price", "--impute", "--cv"], 2, "--impute and --cv need a table in memory"),
+    (["blocks", "y.npy", "--drop", "x0"], 2, "--drop leaves out columns"),
+    (["blocks", "z.npy"], 1, "there is no file or folder 'z.npy' with targets"),
+    (["blocks", "short.npy"], 4, "has 120 rows, but short.npy has 3 values"),
+    (["empty", "y"], 4, "has neither .npy nor .parquet files"),
+])  # fmt: skip
 def test_wrong_rows_on_disk(numbers, capsys, arguments, code, message):
     table, target, *options = arguments
     given = ["fit", table, "--target", target, *options, "-o", "m.skops"]
@@ -609,24 +588,20 @@ def test_predictions_for_folders_are_those_for_tables(numbers):
     for name in tables:
         assert run("predict", "m.skops", name, "--proba", "-o", f"{name}.csv") == 0
     pd.testing.assert_frame_equal(*(pd.read_csv(f"{name}.csv") for name in tables))
-    pd.testing.assert_frame_equal(
-        *(report("m.skops", name, "--groups", "churn") for name in tables)
-    )
+    reports = [report("m.skops", name, "--groups", "churn") for name in tables]
+    pd.testing.assert_frame_equal(*reports)
     assert fit("blocks", "y.npy", "-q") == 0
     errors = np.load("blocks/y.npy") - predictions("m.skops", "blocks")
     mean = report("m.skops", "blocks").loc["all", "mean"]
     assert mean == pytest.approx(0.5 * np.mean(errors**2))
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "message"),
-    [
-        (["predict", "price", "parts"], 4, "column 'city' is no number"),
-        (["predict", "m.skops", "blocks", "--keep", "x0"], 2, "--keep copies columns"),
-        (["predict", "m.skops", "wide"], 4, "columns of wide are unnamed, and the model was"),
-        (["evaluate", "m.skops", "bare"], 1, "'y.npy' with targets"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("command", "code", "message"), [
+    (["predict", "price", "parts"], 4, "column 'city' is no number"),
+    (["predict", "m.skops", "blocks", "--keep", "x0"], 2, "--keep copies columns"),
+    (["predict", "m.skops", "wide"], 4, "columns of wide are unnamed, and the model was"),
+    (["evaluate", "m.skops", "bare"], 1, "'y.npy' with targets"),
+])  # fmt: skip
 def test_folders_that_do_not_suit_a_model(numbers, models, capsys, command, code, message):
     assert fit("blocks", "y.npy", "-q") == 0
     assert message in refused(capsys, *(models.get(word, word) for word in command), code=code)
@@ -720,14 +695,11 @@ def test_rows_without_a_target_on_request(flown, capsys):
 GOAL = ["--tail", "cvar:0.05", "--mean-slack", "3%"]
 
 
-@pytest.mark.parametrize(
-    ("fixed", "grid"),
-    [
-        (["--risk", "cvar:0.2"], {"risks": ["cvar:0.2"]}),
-        (["--l2", "0.01"], {"l2s": [0.01]}),
-        (GOAL, {"tail": "cvar:0.05", "mean_slack": 0.03}),
-    ],
-)
+@pytest.mark.parametrize(("fixed", "grid"), [
+    (["--risk", "cvar:0.2"], {"risks": ["cvar:0.2"]}),
+    (["--l2", "0.01"], {"l2s": [0.01]}),
+    (GOAL, {"tail": "cvar:0.05", "mean_slack": 0.03}),
+])  # fmt: skip
 def test_levels_and_penalties_by_cross_validation(flown, capsys, fixed, grid):
     assert fit("numbers.csv", "delay", "--drop", "weight", *fixed, "--cv", "3") == 0
     said = capsys.readouterr().err

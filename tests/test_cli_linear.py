@@ -1,7 +1,5 @@
 """The commands portfolio and quantile: from a table to a table, and what they refuse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -69,16 +67,13 @@ def refusal(capsys, code, *arguments):
     return message
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--target-return", "1"], 4, "out of reach: the largest mean return"),
-        (["--upper", "0.2"], 4, "upper bounds of 3 weights add up to 0.6"),
-        (["--budget", "0"], 2, "--budget 0 leaves nothing to invest"),
-        (["--lower", "0.5", "--upper", "0.4"], 2, "--lower 0.5 is above --upper 0.4"),
-        (["--reward", "1", "--target-return", "0"], 2, "exclude each other"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["--target-return", "1"], 4, "out of reach: the largest mean return"),
+    (["--upper", "0.2"], 4, "upper bounds of 3 weights add up to 0.6"),
+    (["--budget", "0"], 2, "--budget 0 leaves nothing to invest"),
+    (["--lower", "0.5", "--upper", "0.4"], 2, "--lower 0.5 is above --upper 0.4"),
+    (["--reward", "1", "--target-return", "0"], 2, "exclude each other"),
+])  # fmt: skip
 def test_what_portfolio_refuses(returns, capsys, arguments, code, words):
     assert words in refusal(capsys, code, "portfolio", returns[0], *arguments)
 
@@ -120,14 +115,11 @@ def test_quantile(people, tmp_path):
     assert (tmp_path / "q.png").stat().st_size > 5000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "words"),
-    [
-        (["--target", "kind"], 4, "'kind' should hold numbers, but row 1"),
-        (["--target", "y", "--quantiles", "0.5", "0.5"], 2, "names a level twice"),
-        (["--target", "y", "--drop", "x", "--drop", "kind"], 4, "no columns to learn from"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["--target", "kind"], 4, "'kind' should hold numbers, but row 1"),
+    (["--target", "y", "--quantiles", "0.5", "0.5"], 2, "names a level twice"),
+    (["--target", "y", "--drop", "x", "--drop", "kind"], 4, "no columns to learn from"),
+])  # fmt: skip
 def test_what_quantile_refuses(people, capsys, arguments, code, words):
     assert words in refusal(capsys, code, "quantile", people[0], *arguments)
 

@@ -4,8 +4,6 @@ Sizes lie on both sides of every threshold at which an engine does something els
 selection, shared sweeps.
 """
 
-from __future__ import annotations
-
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
@@ -61,9 +59,8 @@ def check(problem, solver, **options):
 def test_newton(n, risk, loss, weighted):
     X, y = make_data(loss, n, 4, 0)
     weight = np.random.default_rng(1).uniform(0.5, 2.0, n) if weighted else None
-    problem = sorel.Problem(
-        X, y, risk=risk, loss=loss, fit_intercept=True, sample_weight=weight, n_jobs=2
-    )
+    more = {"fit_intercept": True, "sample_weight": weight, "n_jobs": 2}
+    problem = sorel.Problem(X, y, risk=risk, loss=loss, **more)
     check(problem, "newton", tol=1e-8, max_passes=12)
 
 

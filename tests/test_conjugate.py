@@ -1,7 +1,5 @@
 """Conjugate gradients on the quadratic model of a Newton step."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,9 +59,8 @@ def test_where_conjugate_gradients_end():
     A = rng.standard_normal((40, 40))
     H, gradient = A @ A.T + 1e-6 * np.eye(40), rng.standard_normal(40)
     for most, products in ((7, 7), (1000, 90)):
-        found = minimize_model(
-            curvature_of(H), np.zeros(40), gradient, enough=never, max_products=most
-        )
+        start = np.zeros(40)
+        found = minimize_model(curvature_of(H), start, gradient, enough=never, max_products=most)
         assert (found.products, found.reached) == (products, False)
     # A matrix without curvature along the gradient has no minimum to go to.
     flat = SimpleNamespace(share=0.5, product=lambda v: 0.0 * v)

@@ -1,7 +1,5 @@
 """Fits that end at the constant model say so, and say what to do; others keep silent."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What steps cost, counted from shapes."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`sorel fit` on a cluster: the model is the one that the command makes in memory."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -88,18 +86,14 @@ def test_a_cluster_for_the_time_of_the_fit(files, tmp_path, monkeypatch):
     assert {connection.laddr.ip for connection in heard} == {"127.0.0.1"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["--target", "y"], 2, "3 files are for a cluster"),
-        (["--target", "y", "--local-cluster", "1", "--scheduler", "x"], 2, "two clusters"),
-        (["--target", "y", "--impute", "--scheduler", "HERE"], 2, "--impute cannot be had"),
-        (["--target", "q", "--scheduler", "HERE"], 4, "no column 'q'"),
-        (["--target", "y", "--scheduler", "HERE"], 4, "column 'label' .* must be numbers"),
-        (["--target", "y", "--scheduler", "tcp://127.0.0.1:9"], 1, "no scheduler at"),
-    ],
-    ids=["no cluster", "two clusters", "impute", "no column", "texts", "no scheduler"],
-)
+@pytest.mark.parametrize(("arguments", "code", "message"), [
+    (["--target", "y"], 2, "3 files are for a cluster"),
+    (["--target", "y", "--local-cluster", "1", "--scheduler", "x"], 2, "two clusters"),
+    (["--target", "y", "--impute", "--scheduler", "HERE"], 2, "--impute cannot be had"),
+    (["--target", "q", "--scheduler", "HERE"], 4, "no column 'q'"),
+    (["--target", "y", "--scheduler", "HERE"], 4, "column 'label' .* must be numbers"),
+    (["--target", "y", "--scheduler", "tcp://127.0.0.1:9"], 1, "no scheduler at"),
+], ids=["no cluster", "two clusters", "impute", "no column", "texts", "no scheduler"])  # fmt: skip
 def test_refusals(files, scheduler, tmp_path, capsys, arguments, code, message):
     paths, _ = files
     arguments = [scheduler if part == "HERE" else part for part in arguments]

@@ -3,8 +3,6 @@
 The contract of its engine is asked in test_engine_contract.py.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle
@@ -25,12 +23,7 @@ import dask
 import dask.array as da
 import distributed
 
-from sorel.dask import (
-    ClusterError,
-    DaskSpectralRiskClassifier,
-    DaskSpectralRiskRegressor,
-    open_problem,
-)
+from sorel.dask import ClusterError, DaskSpectralRiskRegressor, open_problem
 from sorel.dask.cluster import Partitions
 
 N, D = 40_000, 5
@@ -123,7 +116,7 @@ def test_awkward_data(client, risk, labels):
     order = np.argsort(y)
     X, y = X[order], y[order] > 0 if labels else y[order]
     there, here = (
-        (DaskSpectralRiskClassifier, sorel.SpectralRiskClassifier)
+        (sorel.dask.DaskSpectralRiskClassifier, sorel.SpectralRiskClassifier)
         if labels
         else (DaskSpectralRiskRegressor, sorel.SpectralRiskRegressor)
     )
@@ -148,16 +141,10 @@ def after(traffic, rounds, act):
     return thread
 
 
-@pytest.mark.parametrize(
-    ("risk", "solver", "rounds"),
-    [
-        ("cvar:0.1", "auto", 3),
-        ("cvar:0.1", "auto", 24),
-        ("esrm:2", "auto", 3),
-        ("esrm:2", "auto", 14),
-        ("esrm:2", "newton_cg", 20),
-    ],
-)
+@pytest.mark.parametrize(("risk", "solver", "rounds"), [
+    ("cvar:0.1", "auto", 3), ("cvar:0.1", "auto", 24), ("esrm:2", "auto", 3),
+    ("esrm:2", "auto", 14), ("esrm:2", "newton_cg", 20),
+])  # fmt: skip
 def test_a_killed_worker_does_not_end_a_fit(client, traffic, risk, solver, rounds):
     X, y = make(N)
     local = sorel.SpectralRiskRegressor(risk, tol=1e-6).fit(np.asarray(X), np.asarray(y))

@@ -1,7 +1,5 @@
 """The estimators of sorel.dask on a real cluster of processes: kinds of input, and refusals."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np
@@ -66,9 +64,8 @@ def check_same(model, local, tol=1e-6):
 
 
 def kinds(X, y, weight):
-    table = dd.from_pandas(
-        pd.DataFrame(X, columns=list("abcd")).assign(y=y, w=weight), npartitions=3
-    )
+    frame = pd.DataFrame(X, columns=list("abcd")).assign(y=y, w=weight)
+    table = dd.from_pandas(frame, npartitions=3)
     parts = X, y, weight
     return {
         "dense": tuple(map(lazy, parts)),
@@ -97,9 +94,8 @@ def test_kinds_of_input(client, data, kind):
     predictions = model.predict(X)
     if kind != "in memory":
         assert hasattr(predictions, "dask")
-    np.testing.assert_allclose(
-        np.asarray(predictions), model.to_local().predict(data[0]), rtol=1e-12
-    )
+    expected = model.to_local().predict(data[0])
+    np.testing.assert_allclose(np.asarray(predictions), expected, rtol=1e-12)
 
 
 def test_chunks_along_both_axes_and_float32_warn(client, data):
@@ -116,19 +112,15 @@ def test_chunks_along_both_axes_and_float32_warn(client, data):
         model.set_params(tol=1e-8).fit(lazy(X), lazy(y))
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"fit_intercept": False},
-        {"fit_intercept": "mean"},
-        {"l1": 0.05, "l2": 0.1},
-        {"penalty": sorel.Box(0.1, -0.5, 2.0)},
-        {"risk": sorel.Max(), "l2": 1.0},
-        {"risk": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.1), sorel.ESRM(3)], [0.4, 0.3, 0.3])},
-        {"solver": "newton_cg"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [
+    {"fit_intercept": False},
+    {"fit_intercept": "mean"},
+    {"l1": 0.05, "l2": 0.1},
+    {"penalty": sorel.Box(0.1, -0.5, 2.0)},
+    {"risk": sorel.Max(), "l2": 1.0},
+    {"risk": sorel.Mixture([sorel.Mean(), sorel.CVaR(0.1), sorel.ESRM(3)], [0.4, 0.3, 0.3])},
+    {"solver": "newton_cg"},
+], ids=str)  # fmt: skip
 def test_settings(client, data, settings):
     X, y, _ = data
     settings = {"risk": "cvar:0.2", "tol": 1e-6, **settings}
@@ -257,22 +249,16 @@ def bad_inputs(X, y):
     narrow = da.concatenate([lazy(X[:300], 300), narrow], axis=0)
     return {
         "NaN": (lazy(nan), lazy(y), r"partition 3: X has .*: X\[0, 2\] = nan"),
-        "NaN in a frame": (
-            dd.from_pandas(pd.DataFrame(nan, columns=names), npartitions=2),
-            halves,
-            r"partition 1: X has .*: X\[150, 2\] = nan",
-        ),
+        "NaN in a frame": (dd.from_pandas(pd.DataFrame(nan, columns=names), npartitions=2), halves,
+                           r"partition 1: X has .*: X\[150, 2\] = nan"),
         "other columns": (wrong, halves, r"partition 1: X has the columns \['a', 'q'"),
         "other types": (text, halves, r"partition 1: column 'c' of X holds"),
         "other width": (narrow, lazy(y, 300), r"partition 1: X has shape \(300, 3\)"),
         "length of y": (lazy(X), lazy(y[:-1]), "X has 600 rows but y has 599 values"),
         "length of y in memory": (lazy(X), y[:-1], "X has 600 rows but y has 599 values"),
-        "partitions of y": (
-            unknown(lazy(X)), lazy(y, 300), "y has 2 partitions and X has 4",
-        ),
+        "partitions of y": (unknown(lazy(X)), lazy(y, 300), "y has 2 partitions and X has 4"),
         "rows of a partition": (
-            unknown(lazy(X)),
-            lazy(y)[da.from_array(np.arange(N) > 0, chunks=150)],
+            unknown(lazy(X)), lazy(y)[da.from_array(np.arange(N) > 0, chunks=150)],
             r"partition 0: X has 150 rows but y has 149 values",
         ),
         "NaN in y": (lazy(X), lazy(np.where(y == y[200], np.nan, y)), "partition 1: .*y\\[50\\]"),

@@ -63,26 +63,23 @@ def test_generated_sets_depend_on_the_seed_only(info):
     assert not np.array_equal(first[0], make(50, 3, seed=2)[0])
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments", "message"),
-    [
-        ("make_two_populations", {"n": 0}, "n must be at least 1, got 0"),
-        ("make_two_populations", {"d": 1}, "d must be at least 2"),
-        ("make_two_populations", {"fraction": 1.5}, r"fraction must be in \[0, 1\], got 1.5"),
-        ("make_two_populations", {"noise": -1.0}, "noise must be nonnegative, got -1.0"),
-        ("make_heavy_tailed", {"n": 0}, "n must be at least 1, got 0"),
-        ("make_heavy_tailed", {"d": 0}, "d must be at least 1, got 0"),
-        ("make_heavy_tailed", {"df": 0.0}, "df must be a positive number, got 0.0"),
-        ("make_heavy_tailed", {"condition": 0.5}, "condition must be .*, got 0.5"),
-        ("make_imbalanced", {"n": 1}, "n must be at least 2"),
-        ("make_imbalanced", {"fraction": 0.0}, r"fraction must be in \(0, 1\), got 0.0"),
-        ("make_imbalanced", {"separation": -1.0}, "separation must be .*, got -1.0"),
-        ("load_bundled", {"name": "mnist"}, "unknown bundled dataset 'mnist'; known: diab"),
-        ("load_paper_table", {"name": "boston"}, "unknown dataset 'boston'; known: yacht"),
-        ("list_datasets", {"kind": "local"}, "kind must be one of paper, bundled, generated"),
-        ("dataset_fingerprint", {"X": [[1.0], [2.0]], "y": [3.0]}, r"shapes \(2, 1\) and \(1,\)"),
-    ],
-)
+@pytest.mark.parametrize(("function", "arguments", "message"), [
+    ("make_two_populations", {"n": 0}, "n must be at least 1, got 0"),
+    ("make_two_populations", {"d": 1}, "d must be at least 2"),
+    ("make_two_populations", {"fraction": 1.5}, r"fraction must be in \[0, 1\], got 1.5"),
+    ("make_two_populations", {"noise": -1.0}, "noise must be nonnegative, got -1.0"),
+    ("make_heavy_tailed", {"n": 0}, "n must be at least 1, got 0"),
+    ("make_heavy_tailed", {"d": 0}, "d must be at least 1, got 0"),
+    ("make_heavy_tailed", {"df": 0.0}, "df must be a positive number, got 0.0"),
+    ("make_heavy_tailed", {"condition": 0.5}, "condition must be .*, got 0.5"),
+    ("make_imbalanced", {"n": 1}, "n must be at least 2"),
+    ("make_imbalanced", {"fraction": 0.0}, r"fraction must be in \(0, 1\), got 0.0"),
+    ("make_imbalanced", {"separation": -1.0}, "separation must be .*, got -1.0"),
+    ("load_bundled", {"name": "mnist"}, "unknown bundled dataset 'mnist'; known: diab"),
+    ("load_paper_table", {"name": "boston"}, "unknown dataset 'boston'; known: yacht"),
+    ("list_datasets", {"kind": "local"}, "kind must be one of paper, bundled, generated"),
+    ("dataset_fingerprint", {"X": [[1.0], [2.0]], "y": [3.0]}, r"shapes \(2, 1\) and \(1,\)"),
+])  # fmt: skip
 def test_bad_arguments_are_refused(function, arguments, message):
     with pytest.raises(ValueError, match=message):
         getattr(datasets, function)(**arguments)
@@ -158,16 +155,13 @@ def test_paper_sets_hold_the_published_numbers(name, monkeypatch):
     assert name in datasets.load_paper_table.__doc__
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "it has no rows"),
-        ("a,residuary_resistance\n1,x\n", "not a table of numbers"),
-        ("a,residuary_resistance\n1,2,3\n", "do not match its 2 columns"),
-        ("a,residuary_resistance\n1,2\n1,2,3\n", "not a table of numbers"),
-        ("a,residuary_resistance\n1,2\n", "should have 308 rows"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("", "it has no rows"),
+    ("a,residuary_resistance\n1,x\n", "not a table of numbers"),
+    ("a,residuary_resistance\n1,2,3\n", "do not match its 2 columns"),
+    ("a,residuary_resistance\n1,2\n1,2,3\n", "not a table of numbers"),
+    ("a,residuary_resistance\n1,2\n", "should have 308 rows"),
+])  # fmt: skip
 def test_wrong_files_are_refused(tmp_path, text, message):
     (tmp_path / "yacht.csv").write_text(text)
     with pytest.raises(ValueError, match=message):
@@ -287,16 +281,13 @@ YACHT = small_table("yacht")
 ARCHIVE = published("yacht", YACHT)[0]
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (ARCHIVE[: len(ARCHIVE) // 2], "not a zip file"),
-        (b"<html>Service unavailable</html>", "but 0 rows of 7 numbers"),
-        (zipped({"a.xls": b"\xd0\xcf\x11\xe0 cut short"}), "corrupt file"),
-        (as_data(YACHT + 0.001), "but 40 rows of 7 numbers"),
-        (as_data(YACHT[::-1]), "but 40 rows of 7 numbers"),
-    ],
-)
+@pytest.mark.parametrize(("data", "message"), [
+    (ARCHIVE[: len(ARCHIVE) // 2], "not a zip file"),
+    (b"<html>Service unavailable</html>", "but 0 rows of 7 numbers"),
+    (zipped({"a.xls": b"\xd0\xcf\x11\xe0 cut short"}), "corrupt file"),
+    (as_data(YACHT + 0.001), "but 40 rows of 7 numbers"),
+    (as_data(YACHT[::-1]), "but 40 rows of 7 numbers"),
+])  # fmt: skip
 def test_bad_downloads_are_refused(data, message, source):
     source("yacht", data)
     with pytest.raises(FileNotFoundError, match=f"yacht.published failed.*{message}"):

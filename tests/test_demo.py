@@ -37,14 +37,11 @@ def test_every_method_wins_its_own_training_score(comparison):
     assert len({len(line) for line in lines[2:]}) == 1
 
 
-@pytest.mark.parametrize(
-    ("factor", "words"),
-    [
-        (0.8, "cuts the worst tenth of held-out losses by 20%"),
-        (0.99, "hardly"),
-        (1.3, "keep least squares"),
-    ],
-)
+@pytest.mark.parametrize(("factor", "words"), [
+    (0.8, "cuts the worst tenth of held-out losses by 20%"),
+    (0.99, "hardly"),
+    (1.3, "keep least squares"),
+])  # fmt: skip
 def test_verdict_follows_the_numbers(comparison, factor, words):
     base = comparison.rows[demo.BASELINE]
     scores = base.held_out._replace(tail=factor * base.held_out.tail)

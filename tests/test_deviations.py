@@ -3,8 +3,6 @@
 Quantiles on designs with indicators, ties and rank loss are compared with the primal program.
 """
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -248,6 +246,5 @@ def test_a_correction_goes_straight_to_the_edge_of_the_set(risk, weighted):
         share = found @ move / (move @ move)
         np.testing.assert_allclose(found, share * move, atol=1e-14)
         assert share > 0.0
-        assert (
-            engine.nearest_dual(omega + 1.01 * share * move)[1] > 1e-3 * np.abs(share * move).max()
-        )
+        distance = engine.nearest_dual(omega + 1.01 * share * move)[1]
+        assert distance > 1e-3 * np.abs(share * move).max()

@@ -1,7 +1,5 @@
 """README and site: what they show runs, and the API reference leaves nothing public out."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect
@@ -54,9 +52,8 @@ def test_sessions_print_what_they_show(page):
         pytest.importorskip(package, reason=f"{package} is an extra")
     # The README is read as a newcomer would, without help from ellipses.
     ellipsis = 0 if page == README else doctest.ELLIPSIS
-    failed, tried = doctest.testfile(
-        str(page), module_relative=False, optionflags=doctest.NORMALIZE_WHITESPACE | ellipsis
-    )
+    flags = doctest.NORMALIZE_WHITESPACE | ellipsis
+    failed, tried = doctest.testfile(str(page), module_relative=False, optionflags=flags)
     assert tried
     assert not failed
 
@@ -78,9 +75,8 @@ def test_commands_of_the_readme_do_what_they_say(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(0)
     monkeypatch.chdir(tmp_path)
     for name in ("train.csv", "test.csv", "new.csv"):
-        table = pd.DataFrame(
-            {"area": rng.uniform(20, 200, 80), "region": rng.choice(["north", "south"], 80)}
-        )
+        area, region = rng.uniform(20, 200, 80), rng.choice(["north", "south"], 80)
+        table = pd.DataFrame({"area": area, "region": region})
         table["price"] = 3 * table.area + 40 * (table.region == "north") + rng.normal(0, 5, 80)
         table.drop(columns="price" if name == "new.csv" else []).to_csv(name, index=False)
     lines = "".join(blocks("console")).splitlines()

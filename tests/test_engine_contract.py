@@ -167,11 +167,9 @@ def test_a_set_of_weightings_of_ones_own_is_solved_and_certified(loss, solver):
     w = cp.Variable(D)
     margins = X @ w
     labels = np.where(y == np.max(y), 1.0, -1.0)
-    losses = (
-        0.5 * cp.square(margins - y)
-        if loss == "squared"
-        else cp.logistic(-cp.multiply(labels, margins))
-    )
+    losses = 0.5 * cp.square(margins - y)
+    if loss != "squared":
+        losses = cp.logistic(-cp.multiply(labels, margins))
     # sup over the ball = min over eta of eta + (mean (l - eta + s)_+^2 ...)^(1/2), with s >= 0.
     eta, excess = cp.Variable(), cp.Variable(N, nonneg=True)
     scale = np.sqrt((1.0 + 0.8) / N)
@@ -196,6 +194,5 @@ def test_the_derivative_of_ones_own_set_is_that_of_the_gradient():
     curvature, h = engine.curvature(point, dual, eta), 1e-6
     numeric = [(gradient(w + h * e) - gradient(w - h * e)) / (2 * h) for e in np.eye(D)]
     np.testing.assert_allclose(curvature.matrix(), numeric, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(
-        curvature.product(np.ones(D)), curvature.matrix() @ np.ones(D), rtol=1e-10
-    )
+    product = curvature.matrix() @ np.ones(D)
+    np.testing.assert_allclose(curvature.product(np.ones(D)), product, rtol=1e-10)

@@ -1,7 +1,5 @@
 """Engines in memory: what the contract does not ask for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -17,11 +15,9 @@ by_intercept = pytest.mark.parametrize("intercept", [False, True])
 by_weighting = pytest.mark.parametrize("weighted", [False, True])
 N, D = 40, 6
 HOMES = {
-    "rows": np.ascontiguousarray,
-    "columns": np.asfortranarray,
-    "sparse": scipy.sparse.csr_array,
+    "rows": np.ascontiguousarray, "columns": np.asfortranarray, "sparse": scipy.sparse.csr_array,
     "single": lambda X: X.astype(np.float32),
-}
+}  # fmt: skip
 by_home = pytest.mark.parametrize("home", HOMES)
 
 
@@ -221,9 +217,8 @@ def test_sums_that_rounding_errors_are_measured_by():
     assert facts.losses >= lam @ np.abs(engine.losses(point))
     assert facts.largest_slope == pytest.approx(np.delete(slopes, 3).max())
     assert facts.largest_curvature == pytest.approx(np.delete(mean, 3).max())
-    engine = sorel.Problem(
-        X, y, loss="linear", risk=sorel.Deviation(sorel.CVaR(0.3)), penalty=sorel.L2(0.1)
-    ).engine
+    more = {"loss": "linear", "risk": "deviation:cvar:0.3", "penalty": sorel.L2(0.1)}
+    engine = sorel.Problem(X, y, **more).engine
     # The weights of a deviation are no larger than those of the risk and of the mean together.
     assert engine.rounding(engine.point(w), engine.uniform()).slopes == pytest.approx(2.0)
 

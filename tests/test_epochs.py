@@ -1,7 +1,5 @@
 """The steps on single samples that an engine offers: formulas, bias, bounds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -33,9 +31,8 @@ def test_epoch_equals_the_formula_step_by_step(penalty, loss, batch):
     for proximal in (True, False) if penalty.name == "l2" else (True,):
         total, sums, w = np.zeros(engine.shape), np.zeros(engine.shape), start.copy()
         setting = plan(problem, 0.02, 12, batch=batch, proximal=proximal, center=center, tau=2.0)
-        moved = engine.stochastic().epoch(
-            point, dual, gradient, setting, seeded(3), start=start, total=total
-        )
+        parts = (point, dual, gradient, setting, seeded(3))
+        moved = engine.stochastic().epoch(*parts, start=start, total=total)
         for chosen in seeded(3).integers(N, size=12 * batch).reshape(12, batch):
             slopes = engine.point(w).slopes
             change = (scale[chosen] * (slopes - point.slopes)[chosen].T).T / batch
@@ -170,10 +167,9 @@ def test_systematic_sample_follows_the_probabilities():
 )
 def test_wrong_plans_are_refused(option, words):
     problem = make(penalty=sorel.ElasticNet(0.1, 0.1))
+    steps = problem.engine.stochastic()
     with pytest.raises(ValueError, match=words):
-        problem.engine.stochastic().epoch(
-            *snapshot(problem), plan(problem, 0.1, **option), seeded(0)
-        )
+        steps.epoch(*snapshot(problem), plan(problem, 0.1, **option), seeded(0))
 
 
 @pytest.mark.parametrize("form", ["dense", "sparse"])

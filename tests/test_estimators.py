@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import io
 import logging
 import math
@@ -56,20 +54,14 @@ def expected_failures(estimator):
     return _OTHER_LABELS if old and getattr(estimator, "loss", "") == "squared_hinge" else {}
 
 
-@parametrize_with_checks(
-    [
-        SpectralRiskRegressor(),
-        SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
-        SpectralRiskClassifier(),
-        SpectralRiskClassifier(loss="squared_hinge"),
-        sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
-        sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
-        sorel.QuantileRegressor(alpha=0.01),
-        sorel.RankRegressor(l2=0.1, tol=1e-12),
-        sorel.SpectralRiskPortfolio(),
-    ],
-    expected_failed_checks=expected_failures,
-)
+@parametrize_with_checks([
+    SpectralRiskRegressor(), SpectralRiskRegressor("esrm:2", loss="huber", l1=0.01),
+    SpectralRiskClassifier(), SpectralRiskClassifier(loss="squared_hinge"),
+    sorel.SpectralRiskRegressorCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
+    sorel.SpectralRiskClassifierCV(("mean", "cvar:0.5"), l2s=(0.1,), cv=2),
+    sorel.QuantileRegressor(alpha=0.01), sorel.RankRegressor(l2=0.1, tol=1e-12),
+    sorel.SpectralRiskPortfolio(),
+], expected_failed_checks=expected_failures)  # fmt: skip
 def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
@@ -172,22 +164,19 @@ def test_nested_risk_parameters(risk):
             model.set_params(**{unknown: 2.0})
 
 
-@pytest.mark.parametrize(
-    ("estimator", "message"),
-    [
-        (SpectralRiskRegressor("cvar"), "unknown risk"),
-        (SpectralRiskRegressor(l2="big"), "'auto'"),
-        (SpectralRiskRegressor(l2=0.0), "l2 must"),
-        (SpectralRiskRegressor(l1=-1.0), "l1 must"),
-        (SpectralRiskRegressor(loss="logistic"), "is for classification"),
-        (SpectralRiskRegressor(loss="hinge"), "unknown loss"),
-        (SpectralRiskRegressor(solver="best"), "unknown solver"),
-        (SpectralRiskRegressor(tol=-1.0), "tol must"),
-        (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
-        (SpectralRiskRegressor(n_jobs=0), "n_jobs must be None or an integer other than 0"),
-        (SpectralRiskClassifier(loss="squared"), "not for classification"),
-    ],
-)
+@pytest.mark.parametrize(("estimator", "message"), [
+    (SpectralRiskRegressor("cvar"), "unknown risk"),
+    (SpectralRiskRegressor(l2="big"), "'auto'"),
+    (SpectralRiskRegressor(l2=0.0), "l2 must"),
+    (SpectralRiskRegressor(l1=-1.0), "l1 must"),
+    (SpectralRiskRegressor(loss="logistic"), "is for classification"),
+    (SpectralRiskRegressor(loss="hinge"), "unknown loss"),
+    (SpectralRiskRegressor(solver="best"), "unknown solver"),
+    (SpectralRiskRegressor(tol=-1.0), "tol must"),
+    (SpectralRiskRegressor(solver="sorel", batch_size=0), "batch_size"),
+    (SpectralRiskRegressor(n_jobs=0), "n_jobs must be None or an integer other than 0"),
+    (SpectralRiskClassifier(loss="squared"), "not for classification"),
+])  # fmt: skip
 def test_bad_parameters_are_refused_at_fit(estimator, message):
     X, y = classification()
     with pytest.raises(ValueError, match=message):
@@ -344,11 +333,9 @@ def test_estimators_fit_and_predict_rows_on_disk(tmp_path, on_disk, labels):
     known = kind(risk="esrm:1", tol=1e-12).fit(X.copy(), y)
     mapped = np.load(tmp_path / "X.npy", mmap_mode="r")
     for given, targets in [
-        (mapped, y),
-        (tmp_path / "X.npy", str(tmp_path / "y.npy")),
-        (tmp_path / "blocks", "y.npy"),
+        (mapped, y), (tmp_path / "X.npy", str(tmp_path / "y.npy")), (tmp_path / "blocks", "y.npy"),
         (str(tmp_path / "data.parquet"), "y"),
-    ]:
+    ]:  # fmt: skip
         model = kind(risk="esrm:1", tol=1e-12).fit(given, targets)
         np.testing.assert_allclose(model.coef_, known.coef_, atol=1e-6)
         np.testing.assert_allclose(model.intercept_, known.intercept_, atol=1e-6)
@@ -431,14 +418,11 @@ def test_an_intercept_that_keeps_the_mean_in_every_use(convert):
     np.testing.assert_allclose(kept.predict(X), plain.predict(X), rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "convert", "message"),
-    [
-        ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
-        ({"fit_intercept": "mean", "solver": "sorel"}, scipy.sparse.csr_array, "on single rows"),
-        ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "convert", "message"), [
+    ({"fit_intercept": "median"}, np.asarray, "must be True, False or 'mean', got 'median'"),
+    ({"fit_intercept": "mean", "solver": "sorel"}, scipy.sparse.csr_array, "on single rows"),
+    ({"fit_intercept": "mean", "loss": "poisson"}, np.asarray, "'poisson' are exponentials"),
+])  # fmt: skip
 def test_where_the_mean_cannot_be_kept(settings, convert, message):
     X, y = skewed()
     with pytest.raises(ValueError, match=message):

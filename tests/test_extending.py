@@ -1,7 +1,5 @@
 """The pages under docs/extending: their code runs, and what it defines is right."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import PAGES, run_page

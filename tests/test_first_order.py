@@ -3,8 +3,6 @@
 The primal-dual methods of the related work have files of their own.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -142,25 +140,22 @@ def refused_steps():
             yield cls, {"step_size": value}, r"step_size.*" + str(value)[:3]
 
 
-@pytest.mark.parametrize(
-    ("cls", "settings", "message"),
-    [
-        *refused_steps(),
-        *((SGD, {"batch_size": value}, "batch_size") for value in (0, 1.5, True, "4")),
-        *((LSVRG, {"nu": value}, "nu") for value in (-1.0, math.nan, None)),
-        (LBFGS, {"memory": 0}, "memory"),
-        (SOREL, {"schedule": "odd"}, r"'auto', 'paper', 'stable', 'theory'.*'odd'"),
-        (SOREL, {"schedule": "paper", "dual_step": -2}, r"dual_step.*-2"),
-        (SOREL, {"schedule": "theory", "step_size": 0.1}, r"theorem.*step_size=0\.1"),
-        (SOREL, {"schedule": "theory", "dual_step": 0.1}, r"theorem.*dual_step=0\.1"),
-        (ADMM, {"rho": 0.0}, r"rho must be None or a finite number > 0, got 0.0"),
-        (PDHG, {"balance": -1.0}, r"balance must be .* got -1.0"),
-        (APD, {"adaptive": "yes"}, r"adaptive must be True or False, got 'yes'"),
-        (Drago, {"nu": -1}, r"nu must be .* got -1"),
-        (Drago, {"block_size": 0}, r"block_size must be an integer >= 1, got 0"),
-        (StochasticPD, {"batch_size": 2.5}, r"batch_size must be an integer >= 1, got 2.5"),
-    ],
-)
+@pytest.mark.parametrize(("cls", "settings", "message"), [
+    *refused_steps(),
+    *((SGD, {"batch_size": value}, "batch_size") for value in (0, 1.5, True, "4")),
+    *((LSVRG, {"nu": value}, "nu") for value in (-1.0, math.nan, None)),
+    (LBFGS, {"memory": 0}, "memory"),
+    (SOREL, {"schedule": "odd"}, r"'auto', 'paper', 'stable', 'theory'.*'odd'"),
+    (SOREL, {"schedule": "paper", "dual_step": -2}, r"dual_step.*-2"),
+    (SOREL, {"schedule": "theory", "step_size": 0.1}, r"theorem.*step_size=0\.1"),
+    (SOREL, {"schedule": "theory", "dual_step": 0.1}, r"theorem.*dual_step=0\.1"),
+    (ADMM, {"rho": 0.0}, r"rho must be None or a finite number > 0, got 0.0"),
+    (PDHG, {"balance": -1.0}, r"balance must be .* got -1.0"),
+    (APD, {"adaptive": "yes"}, r"adaptive must be True or False, got 'yes'"),
+    (Drago, {"nu": -1}, r"nu must be .* got -1"),
+    (Drago, {"block_size": 0}, r"block_size must be an integer >= 1, got 0"),
+    (StochasticPD, {"batch_size": 2.5}, r"batch_size must be an integer >= 1, got 2.5"),
+])  # fmt: skip
 def test_bad_settings_are_refused(cls, settings, message):
     with pytest.raises(ValueError, match=message):
         cls(**settings)
@@ -178,9 +173,8 @@ def test_minibatch_epoch_equals_the_formula():
     problem = make()
     engine = problem.engine
     w = np.array([0.2, -0.1, 0.3])
-    moved = engine.stochastic().minibatch_epoch(
-        w, plan(problem, 0.05, 5, batch=8), np.random.default_rng(4)
-    )
+    setting = plan(problem, 0.05, 5, batch=8)
+    moved = engine.stochastic().minibatch_epoch(w, setting, np.random.default_rng(4))
     order = np.random.default_rng(4).permutation(N)
     sigma = problem.risk.weights(8)
     for batch in order.reshape(5, 8):
@@ -231,9 +225,8 @@ def test_prospect_step_uses_the_projected_weights():
     dual = engine.dual_step(engine.uniform(), point, 1 / nu)
     table = engine.stochastic().table(point, dual)
     w = point.w + 0.1
-    moved = engine.stochastic().prospect_epoch(
-        table, w, plan(problem, 0.01, 1, proximal=False), nu, np.random.default_rng(0)
-    )
+    setting = plan(problem, 0.01, 1, proximal=False)
+    moved = engine.stochastic().prospect_epoch(table, w, setting, nu, np.random.default_rng(0))
     row, _ = np.random.default_rng(0).integers(N, size=(2, 1))
     i = row[0]
     change = dual.density[i] * (engine.point(w).slopes[i] - point.slopes[i]) * X[i]
@@ -286,15 +279,12 @@ def test_lbfgs_keeps_bounds_and_says_when_it_stalls():
     assert "no descent" in stalled.status
 
 
-@pytest.mark.parametrize(
-    ("solver", "options", "message", "others"),
-    [
-        ("prospect", {"sample_weight": WEIGHTS}, "sample weights", {"saddle_saga"}),
-        ("saddle_saga", {"sample_weight": WEIGHTS}, "sample weights", {"prospect"}),
-        ("lbfgs", {"penalty": sorel.ElasticNet(0.1, 0.2)}, "smooth penalties", set()),
-        ("lbfgs", {"penalty": sorel.Simplex(0.1)}, "smooth penalties", set()),
-    ],
-)
+@pytest.mark.parametrize(("solver", "options", "message", "others"), [
+    ("prospect", {"sample_weight": WEIGHTS}, "sample weights", {"saddle_saga"}),
+    ("saddle_saga", {"sample_weight": WEIGHTS}, "sample weights", {"prospect"}),
+    ("lbfgs", {"penalty": sorel.ElasticNet(0.1, 0.2)}, "smooth penalties", set()),
+    ("lbfgs", {"penalty": sorel.Simplex(0.1)}, "smooth penalties", set()),
+])  # fmt: skip
 def test_refusals_name_who_can(solver, options, message, others):
     with pytest.raises(UnsupportedProblemError, match=f"'{solver}'.*{message}.*; use ") as error:
         sorel.solve(make(**options), solver)

@@ -1,7 +1,5 @@
 """What a fit says of a tail too small for its model, and of a mean prediction that has moved."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -9,13 +7,7 @@ import pytest
 import scipy.sparse
 
 import sorel
-from sorel import (
-    MeanShiftWarning,
-    SpectralRiskClassifier,
-    SpectralRiskRegressor,
-    SpectralRiskRegressorCV,
-    TailSizeWarning,
-)
+from sorel import MeanShiftWarning, SpectralRiskRegressor, TailSizeWarning
 from sorel.rows import open_rows, write_blocks
 
 rng = np.random.default_rng(0)
@@ -52,7 +44,7 @@ def test_predictions_that_are_off_on_average(home, tmp_path):
     assert f"{shift / SKEWED.std():.0%} of their standard deviation" in words
     assert not said(lambda: model.set_params(fit_intercept="mean").fit(rows, SKEWED))
     assert not said(lambda: model.set_params(fit_intercept=True, risk="mean").fit(rows, SKEWED))
-    classifier = SpectralRiskClassifier("esrm:2")
+    classifier = sorel.SpectralRiskClassifier("esrm:2")
     words = said(lambda: classifier.fit(rows, RARE))[MeanShiftWarning]
     mean = classifier.predict_proba(X)[:, 1].mean()
     assert f"of 'usual' is {mean:.2f}, and its share of the rows" in words
@@ -64,7 +56,7 @@ def test_predictions_that_are_off_on_average(home, tmp_path):
 
 def test_of_several_classes_the_one_that_is_furthest_off():
     labels = np.select([RARE == "rare", X[:, 1] > 1.0], ["c", "b"], "a")
-    model = SpectralRiskClassifier("esrm:2")
+    model = sorel.SpectralRiskClassifier("esrm:2")
     words = said(lambda: model.fit(X, labels))[MeanShiftWarning]
     mean = model.predict_proba(X).mean(axis=0)
     share = np.mean(labels[:, None] == ["a", "b", "c"], axis=0)
@@ -96,6 +88,6 @@ def test_tails_too_small_for_their_models():
 
 def test_searches_and_paths_do_not_warn_of_each_fit():
     risks = ["cvar:0.01", "cvar:0.02"]
-    search = SpectralRiskRegressorCV(risks, mean_slack=None, refit=False)
+    search = sorel.SpectralRiskRegressorCV(risks, mean_slack=None, refit=False)
     assert not said(lambda: search.fit(X, SKEWED))
     assert not said(lambda: sorel.path(X, SKEWED, risks=risks))

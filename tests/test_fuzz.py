@@ -1,7 +1,5 @@
 """A share of the random problems of fuzz.py, and whether its checks see what is wrong."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from pathlib import Path
@@ -51,33 +49,30 @@ def test_bounds_hold_in_spite_of_rounding(kind):
         assert_right(case)
 
 
-@pytest.mark.parametrize(
-    ("seed", "number", "missed"),
-    [
-        (2028, 1371, False),  # bounds that margins in doubles are too coarse for
-        (2028, 2211, False),  # intercepts of thousands, several classes
-        (31, 4703, False),  # the maximum, with sample weights of all sizes
-        (2028, 2147, False),  # exponentials of all sizes
-        (2028, 634, False),  # targets below what margins resolve
-        (2028, 1724, False),  # fewer rows than columns, and columns of 1e7
-        (901, 6603, False),  # losses without curvature at the start
-        (555, 7380, False),  # a Huber loss of little but its kink
-        (779, 690, False),  # running sums of many sample weights
-        (311116, 7939, False),  # the same, and a large density at their end
-        (311117, 7809, False),  # exponentials of samples without weight
-        (311118, 9381, False),  # a gap that is rounding, and less than that at a last look
-        (311116, 927, False),  # all but an exact fit, at the end of a sequence of problems
-        (301118, 1910, False),  # a deviation of a mixture with the maximum, weights of many sizes
-        (92801, 915, False),  # columns of 1e8 on a simplex: nothing but rounding left of the losses
-        (92802, 1318, False),  # targets that are all alike, on a simplex
-        (92801, 2120, False),  # an intercept that is far from that of an exponential's minimum
-        (92802, 5246, False),  # an intercept between losses that are linear for far around
-        (92801, 3520, False),  # a number added to the intercepts of all classes
-        (92801, 5163, False),  # bounds of 1e-13
-        (92801, 6587, False),  # the deviation of one sample
-        (2028, 6287, True),  # columns of 1e7, where rounding leaves too much of the gap
-    ],
-)
+@pytest.mark.parametrize(("seed", "number", "missed"), [
+    (2028, 1371, False),  # bounds that margins in doubles are too coarse for
+    (2028, 2211, False),  # intercepts of thousands, several classes
+    (31, 4703, False),  # the maximum, with sample weights of all sizes
+    (2028, 2147, False),  # exponentials of all sizes
+    (2028, 634, False),  # targets below what margins resolve
+    (2028, 1724, False),  # fewer rows than columns, and columns of 1e7
+    (901, 6603, False),  # losses without curvature at the start
+    (555, 7380, False),  # a Huber loss of little but its kink
+    (779, 690, False),  # running sums of many sample weights
+    (311116, 7939, False),  # the same, and a large density at their end
+    (311117, 7809, False),  # exponentials of samples without weight
+    (311118, 9381, False),  # a gap that is rounding, and less than that at a last look
+    (311116, 927, False),  # all but an exact fit, at the end of a sequence of problems
+    (301118, 1910, False),  # a deviation of a mixture with the maximum, weights of many sizes
+    (92801, 915, False),  # columns of 1e8 on a simplex: nothing but rounding left of the losses
+    (92802, 1318, False),  # targets that are all alike, on a simplex
+    (92801, 2120, False),  # an intercept that is far from that of an exponential's minimum
+    (92802, 5246, False),  # an intercept between losses that are linear for far around
+    (92801, 3520, False),  # a number added to the intercepts of all classes
+    (92801, 5163, False),  # bounds of 1e-13
+    (92801, 6587, False),  # the deviation of one sample
+    (2028, 6287, True),  # columns of 1e7, where rounding leaves too much of the gap
+])  # fmt: skip
 def test_problems_that_were_hard(seed, number, missed):
     report = assert_right(Case(seed, number))
     if report.missed and not missed:
@@ -88,10 +83,8 @@ def test_problems_that_were_hard(seed, number, missed):
 def test_a_step_far_out_in_an_intercept_without_curvature():
     # Two residuals of one sign under a loss that is all but linear there: the Newton step goes out
     # to 1e10, and what comes back has lost ten digits.
-    risk = sorel.Mixture(
-        [sorel.Extremile(12.484414908857085), sorel.Mean()],
-        [0.27037925393229945, 0.7296207460677006],
-    )
+    parts = [sorel.Extremile(12.484414908857085), sorel.Mean()]
+    risk = sorel.Mixture(parts, [0.27037925393229945, 0.7296207460677006])
     with np.load(DATA / "rounding.npz") as file:
         X, y, w, lam, weight = (file[f"saturated_{a}"] for a in ("X", "y", "w", "lam", "weight"))
     problem = sorel.Problem(
@@ -120,9 +113,8 @@ def claim(monkeypatch, case, **changes):
         calls.append(result)
         if len(calls) > 1:
             return result
-        return dataclasses.replace(
-            result, **{name: change(result) for name, change in changes.items()}
-        )
+        other = {name: change(result) for name, change in changes.items()}
+        return dataclasses.replace(result, **other)
 
     monkeypatch.setattr(sorel, "solve", solve)
     return check(case).failures
@@ -134,14 +126,11 @@ def heavier(result):
     return lam
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"dual": lambda r: r.objective * (1 + 1e-12), "gap": lambda r: 0.0}, "the dual"),
-        ({"objective": lambda r: r.objective * (1 - 1e-12)}, "the last record"),
-        ({"weights": heavier}, "the weights leave their set"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"dual": lambda r: r.objective * (1 + 1e-12), "gap": lambda r: 0.0}, "the dual"),
+    ({"objective": lambda r: r.objective * (1 - 1e-12)}, "the last record"),
+    ({"weights": heavier}, "the weights leave their set"),
+])  # fmt: skip
 def test_wrong_claims_are_seen(monkeypatch, changes, words):
     assert any(words in failure for failure in claim(monkeypatch, tail_case(), **changes))
 

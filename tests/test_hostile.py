@@ -1,7 +1,5 @@
 """Files made to harm: refused with an error that names them, before they take much memory."""
 
-from __future__ import annotations
-
 import tracemalloc
 
 import hostile

@@ -1,7 +1,5 @@
 """Inputs with a meaning beyond their numbers are refused by name wherever data are given."""
 
-from __future__ import annotations
-
 import datetime
 import importlib
 import math

@@ -1,7 +1,5 @@
 """The searches for intercepts, on functions whose minimum is known: precise, and short."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Plain models of scikit-learn, metadata routing, and arrays of other libraries."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess
@@ -28,21 +26,18 @@ LABELS = np.array(["a", "b", "c"])[np.digitize(NUMBERS, np.quantile(NUMBERS, [0.
 SEARCH = {"risks": ["mean", "cvar:0.5"], "l2s": [0.1], "cv": GroupKFold(3)}
 
 
-@pytest.mark.parametrize(
-    ("model", "y", "kind"),
-    [
-        (SpectralRiskRegressor(loss="huber", fit_intercept="mean"), NUMBERS, "LinearRegression"),
-        (SpectralRiskRegressor(fit_intercept=False), NUMBERS, "LinearRegression"),
-        (SpectralRiskRegressor(loss="poisson"), COUNTS, "PoissonRegressor"),
-        (SpectralRiskRegressor(loss="gamma"), AMOUNTS, "GammaRegressor"),
-        (sorel.SpectralRiskRegressorCV(["mean"], l2s=[0.1]), NUMBERS, "LinearRegression"),
-        (QuantileRegressor(quantile=[0.1, 0.9], alpha=0.0), NUMBERS, "LinearRegression"),
-        (sorel.RankRegressor(), NUMBERS, "LinearRegression"),
-        (SpectralRiskClassifier(), LABELS == "a", "LogisticRegression"),
-        (sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.1]), LABELS, "LogisticRegression"),
-        (SpectralRiskClassifier(loss="squared_hinge"), LABELS == "a", "LinearSVC"),
-    ],
-)
+@pytest.mark.parametrize(("model", "y", "kind"), [
+    (SpectralRiskRegressor(loss="huber", fit_intercept="mean"), NUMBERS, "LinearRegression"),
+    (SpectralRiskRegressor(fit_intercept=False), NUMBERS, "LinearRegression"),
+    (SpectralRiskRegressor(loss="poisson"), COUNTS, "PoissonRegressor"),
+    (SpectralRiskRegressor(loss="gamma"), AMOUNTS, "GammaRegressor"),
+    (sorel.SpectralRiskRegressorCV(["mean"], l2s=[0.1]), NUMBERS, "LinearRegression"),
+    (QuantileRegressor(quantile=[0.1, 0.9], alpha=0.0), NUMBERS, "LinearRegression"),
+    (sorel.RankRegressor(), NUMBERS, "LinearRegression"),
+    (SpectralRiskClassifier(), LABELS == "a", "LogisticRegression"),
+    (sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.1]), LABELS, "LogisticRegression"),
+    (SpectralRiskClassifier(loss="squared_hinge"), LABELS == "a", "LinearSVC"),
+])  # fmt: skip
 def test_plain_models_predict_the_same(model, y, kind):
     pl = pytest.importorskip("polars", reason="polars is a package of the tests")
     model, table = clone(model), pl.DataFrame(X, schema=["u", "v", "w"])
@@ -117,9 +112,8 @@ def test_scores_use_the_offsets_and_weights_that_they_request():
     weight = np.linspace(1.0, 2.0, 90)
     metadata = {"offset": np.log(weight), "sample_weight": weight}
     with sklearn.config_context(enable_metadata_routing=True):
-        model = SpectralRiskRegressor(loss="poisson").set_fit_request(
-            **dict.fromkeys(metadata, True)
-        )
+        model = SpectralRiskRegressor(loss="poisson")
+        model.set_fit_request(**dict.fromkeys(metadata, True))
         means = clone(model).fit(X, COUNTS, **metadata).predict(X, metadata["offset"])
         everything = {"cv": [(np.arange(90), np.arange(90))], "params": metadata}
         tail = TailScorer("cvar:0.1", "poisson")

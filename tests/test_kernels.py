@@ -1,7 +1,5 @@
 """Compiled loops against NumPy one-liners."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import SERVED, make_loss
@@ -162,9 +160,8 @@ def test_confident_samples_keep_their_curvature():
     _core.softmax_losses(y, z, losses, slopes)
     p = np.exp(-40.0) / (1 + np.exp(-40.0))
     for a, b, sign in [(0, 0, 1), (0, 1, -1), (1, 1, 1)]:
-        _core.softmax_pair_curvature(
-            y, slopes, np.ones(1), NO_BLOCKS, 0.0, np.ones(1), False, a, b, out
-        )
+        given = (y, slopes, np.ones(1), NO_BLOCKS, 0.0, np.ones(1), False)
+        _core.softmax_pair_curvature(*given, a, b, out)
         np.testing.assert_allclose(out, sign * p, rtol=1e-14)
 
 

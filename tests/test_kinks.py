@@ -1,7 +1,5 @@
 """Small problems whose optimum lies at many kinks at once, and samples of next to no weight."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -14,9 +12,8 @@ def test_deviations(share):
     risk = sorel.Deviation(sorel.Mixture([sorel.CVaR(0.2), sorel.Max()], [0.7, 0.3]), share)
     rng = np.random.default_rng(0)
     X, y, weight = rng.standard_normal((12, 4)), rng.standard_normal(12), rng.uniform(1, 9, 12)
-    problem = sorel.Problem(
-        X, y, loss="linear", risk=risk, penalty=sorel.ElasticNet(1e-3, 1e-2), sample_weight=weight
-    )
+    more = {"penalty": sorel.ElasticNet(1e-3, 1e-2), "sample_weight": weight}
+    problem = sorel.Problem(X, y, loss="linear", risk=risk, **more)
     assert sorel.solve(problem, tol=1e-9).converged
 
 
@@ -32,16 +29,13 @@ def test_hinges_of_separable_labels(seed):
 HALF = sorel.Mixture([sorel.Max(), sorel.ESRM(2.0)], [0.5, 0.5])
 
 
-@pytest.mark.parametrize(
-    ("loss", "n", "d", "seed", "penalty"),
-    [
-        ("multinomial", 120, 12, 0, sorel.L2(0.01)),
-        ("multinomial", 200, 30, 1, sorel.L2(0.01)),
-        ("multinomial", 120, 12, 0, sorel.NonNegative(0.01)),
-        ("multinomial", 120, 12, 0, sorel.ElasticNet(0.01, 0.001)),
-        ("gamma", 200, 30, 2, sorel.L2(0.01)),
-    ],
-)
+@pytest.mark.parametrize(("loss", "n", "d", "seed", "penalty"), [
+    ("multinomial", 120, 12, 0, sorel.L2(0.01)),
+    ("multinomial", 200, 30, 1, sorel.L2(0.01)),
+    ("multinomial", 120, 12, 0, sorel.NonNegative(0.01)),
+    ("multinomial", 120, 12, 0, sorel.ElasticNet(0.01, 0.001)),
+    ("gamma", 200, 30, 2, sorel.L2(0.01)),
+])  # fmt: skip
 @pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array])
 def test_samples_that_weigh_next_to_nothing(loss, n, d, seed, penalty, form):
     rng = np.random.default_rng(seed)

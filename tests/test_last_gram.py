@@ -1,7 +1,5 @@
 """Gram matrices formed from the last one: against the product itself, to the last digits."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Where a line search looks next."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

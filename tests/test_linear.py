@@ -1,7 +1,5 @@
 """The linear loss and deviations in Problem: certificates, forms of X, and what is refused."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np
@@ -105,15 +103,12 @@ def test_a_deviation_is_a_value():
         Deviation(CVaR(0.1), -1.0)
 
 
-@pytest.mark.parametrize(
-    ("risk", "loss", "intercept", "message"),
-    [
-        (Deviation(CVaR(0.1)), "squared", False, "affine loss.*squared loss it is not convex"),
-        (Deviation(CVaR(0.1)), "logistic", False, "affine loss.*logistic loss it is not convex"),
-        (CVaR(0.1), "linear", True, "has no minimum in an intercept"),
-        (Deviation(CVaR(0.1)), "linear", True, "does not depend on an intercept"),
-    ],
-)
+@pytest.mark.parametrize(("risk", "loss", "intercept", "message"), [
+    (Deviation(CVaR(0.1)), "squared", False, "affine loss.*squared loss it is not convex"),
+    (Deviation(CVaR(0.1)), "logistic", False, "affine loss.*logistic loss it is not convex"),
+    (CVaR(0.1), "linear", True, "has no minimum in an intercept"),
+    (Deviation(CVaR(0.1)), "linear", True, "does not depend on an intercept"),
+])  # fmt: skip
 def test_what_is_refused_with_the_reason(risk, loss, intercept, message):
     X, y = make_rows()
     y = y > 0 if loss == "logistic" else y
@@ -122,13 +117,10 @@ def test_what_is_refused_with_the_reason(risk, loss, intercept, message):
 
 
 @pytest.mark.parametrize("solver", ["sorel", "lsvrg", "sgd", "prospect", "saddle_saga"])
-@pytest.mark.parametrize(
-    ("risk", "penalty", "words"),
-    [
-        (Deviation(CVaR(0.3)), sorel.L2(0.1), "takes weights .* deviation"),
-        (CVaR(0.3), sorel.Simplex(0.0), "curvature of losses and penalty"),
-    ],
-)
+@pytest.mark.parametrize(("risk", "penalty", "words"), [
+    (Deviation(CVaR(0.3)), sorel.L2(0.1), "takes weights .* deviation"),
+    (CVaR(0.3), sorel.Simplex(0.0), "curvature of losses and penalty"),
+])  # fmt: skip
 def test_what_stochastic_solvers_refuse(solver, risk, penalty, words):
     X, y = make_rows()
     problem = sorel.Problem(X, y, risk=risk, loss="linear", penalty=penalty)

@@ -1,7 +1,5 @@
 """Losses against closed forms, finite differences and 60-digit arithmetic; labels and errors."""
 
-from __future__ import annotations
-
 import math
 
 import mpmath as mp
@@ -67,9 +65,8 @@ def exact(loss: Loss, y: float, z: float) -> tuple[float, float, float]:
 def test_value_and_derivatives_to_the_last_digits_at_any_margin(loss):
     for y in targets(loss):
         expected = np.array([exact(loss, y, z) for z in MARGINS])
-        found = np.column_stack(
-            [loss.value(y, MARGINS), loss.derivative(y, MARGINS), loss.curvature(y, MARGINS)]
-        )
+        formulas = loss.value, loss.derivative, loss.curvature
+        found = np.column_stack([formula(y, MARGINS) for formula in formulas])
         np.testing.assert_allclose(found, expected, rtol=1e-14, atol=TINY)
 
 
@@ -91,15 +88,9 @@ def exact_multinomial(y: int, z: list[float]) -> tuple[float, list[float], list[
 
 
 HARD_MARGINS = [
-    [1e4, -1e4, 0.0],
-    [1e4, 1e4, 1e4],
-    [-1e4, -1e4, -1e4 + 1],
-    [0.0, 0.0, 0.0],
-    [40.0, 0.0, -5.0],
-    [1e-8, 0.0, -1e-8],
-    [3.0, 3.0, -700.0],
-    [1e4, 1e4 - 30.0, -1e4],
-]
+    [1e4, -1e4, 0.0], [1e4, 1e4, 1e4], [-1e4, -1e4, -1e4 + 1], [0.0, 0.0, 0.0], [40.0, 0.0, -5.0],
+    [1e-8, 0.0, -1e-8], [3.0, 3.0, -700.0], [1e4, 1e4 - 30.0, -1e4],
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("z", HARD_MARGINS, ids=str)
@@ -120,19 +111,15 @@ def test_multinomial_keeps_its_digits(z):
 # Targets.
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        ["no", "yes", "yes", "no"],
-        [False, True, True, False],
-        [0, 1, 1, 0],
-        [-1.0, 1.0, 1.0, -1.0],
-        [2.5, 7.5, 7.5, 2.5],
-        np.array(["a", "b", "b", "a"], dtype=object),
-        np.array([[0], [1], [1], [0]]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("labels", [
+    ["no", "yes", "yes", "no"],
+    [False, True, True, False],
+    [0, 1, 1, 0],
+    [-1.0, 1.0, 1.0, -1.0],
+    [2.5, 7.5, 7.5, 2.5],
+    np.array(["a", "b", "b", "a"], dtype=object),
+    np.array([[0], [1], [1], [0]]),
+], ids=str)  # fmt: skip
 def test_labels_of_any_kind_become_signs_or_indices(labels):
     for loss, codes in ((Logistic(), [-1.0, 1.0]), (SquaredHinge(), [-1.0, 1.0]),
                         (Multinomial(), [0, 1])):  # fmt: skip
@@ -151,28 +138,21 @@ TEXTS = [["a", "b"], ["1.5", "2.5"], [b"1.5", b"2.5"], [1.0 + 1.0j, 2.0]]
 OBJECTS = [np.array(texts, dtype=object) for texts in TEXTS]
 
 
-@pytest.mark.parametrize(
-    ("names", "y", "message"),
-    [
-        (LABELS, ["a", "a"], r"only one class, \['a'\]"),
-        (LABELS, [0.1, 2.7, 1.4], "different real numbers.*loss='squared'"),
-        (LABELS, np.array(["a", "b", None, "a"], dtype=object), r"missing value, y\[2\]"),
-        (LABELS, np.array(["a", "b", np.nan, "a"], dtype=object), r"missing value, y\[2\]"),
-        (LABELS[:2], [0, 1, 2], "y has 3; use loss='multinomial'"),
-        *[(["squared", "huber"], y, "numeric") for y in [*TEXTS, *OBJECTS]],
-        (["squared"], [1.0, None], r"y\[1\]"),
-        *[
-            (list(LOSSES), [0.0, 1.0, bad, 0.0], r"y\[2\] = -?(nan|inf)")
-            for bad in (np.nan, -np.inf)
-        ],
-        (list(LOSSES), [[0.0, 1.0], [1.0, 0.0]], r"y must be one-dimensional, got shape \(2, 2\)"),
-        (["poisson"], [1.0, -2.0], r"counts or rates >= 0, got y\[1\] = -2"),
-        (["poisson"], [0.0, 0.0], "y is 0 everywhere"),
-        (["gamma"], [1.0, 0.0], r"amounts > 0, got y\[1\] = 0"),
-        (["poisson"], ["a", "b"], "y must be numeric"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("names", "y", "message"), [
+    (LABELS, ["a", "a"], r"only one class, \['a'\]"),
+    (LABELS, [0.1, 2.7, 1.4], "different real numbers.*loss='squared'"),
+    (LABELS, np.array(["a", "b", None, "a"], dtype=object), r"missing value, y\[2\]"),
+    (LABELS, np.array(["a", "b", np.nan, "a"], dtype=object), r"missing value, y\[2\]"),
+    (LABELS[:2], [0, 1, 2], "y has 3; use loss='multinomial'"),
+    *[(["squared", "huber"], y, "numeric") for y in [*TEXTS, *OBJECTS]],
+    (["squared"], [1.0, None], r"y\[1\]"),
+    *[(list(LOSSES), [0.0, 1.0, bad, 0.0], r"y\[2\] = -?(nan|inf)") for bad in (np.nan, -np.inf)],
+    (list(LOSSES), [[0.0, 1.0], [1.0, 0.0]], r"y must be one-dimensional, got shape \(2, 2\)"),
+    (["poisson"], [1.0, -2.0], r"counts or rates >= 0, got y\[1\] = -2"),
+    (["poisson"], [0.0, 0.0], "y is 0 everywhere"),
+    (["gamma"], [1.0, 0.0], r"amounts > 0, got y\[1\] = 0"),
+    (["poisson"], ["a", "b"], "y must be numeric"),
+], ids=str)  # fmt: skip
 def test_targets_that_a_loss_cannot_read_are_refused(names, y, message):
     for name in names:
         with pytest.raises(ValueError, match=message):

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pickle
 import re
 import warnings
@@ -16,15 +14,7 @@ from test_estimators import Interrupted, classification
 
 import sorel
 import sorel.datasets
-from sorel import (
-    ESRM,
-    CVaR,
-    Mean,
-    SpectralRiskClassifier,
-    SpectralRiskClassifierCV,
-    SpectralRiskRegressor,
-    SpectralRiskRegressorCV,
-)
+from sorel import ESRM, CVaR, Mean, SpectralRiskClassifierCV, SpectralRiskRegressorCV
 from sorel.estimators.search_report import Comparison, Fold
 from sorel.metrics import make_tail_scorer, neg_cvar_10
 
@@ -40,7 +30,7 @@ def test_search_agrees_with_grid_search():
     X, y = make_data("squared", 120, 4, 0)
     ours = SpectralRiskRegressorCV(**GRID, cv=3, tol=1e-8).fit(X, y)
     grid = [{"risk": [risk], "l2": GRID["l2s"]} for risk in GRID["risks"]]
-    model = SpectralRiskRegressor(tol=1e-8)
+    model = sorel.SpectralRiskRegressor(tol=1e-8)
     other = GridSearchCV(model, grid, cv=3, scoring=neg_cvar_10).fit(X, y)
     results, theirs = ours.cv_results_, other.cv_results_
     for name in ("mean_test_score", "std_test_score", *(f"split{k}_test_score" for k in range(3))):
@@ -56,7 +46,7 @@ def test_search_agrees_with_grid_search():
 
 def test_refit_is_the_plain_estimator():
     search = SpectralRiskRegressorCV(**GRID).fit(X, Y)
-    plain = SpectralRiskRegressor(search.best_risk_, l2=search.best_l2_).fit(X, Y)
+    plain = sorel.SpectralRiskRegressor(search.best_risk_, l2=search.best_l2_).fit(X, Y)
     for name in ("coef_", "risk_weights_", "intercept_", "gap_", "relative_gap_", "objective_",
                  "n_passes_", "n_iter_", "converged_", "status_", "l2_"):  # fmt: skip
         np.testing.assert_array_equal(getattr(search, name), getattr(plain, name))
@@ -82,7 +72,7 @@ def test_classifier(classes):
     X, codes = classification(classes=classes)
     y = np.array(["b", "a", "c"])[codes]
     search = SpectralRiskClassifierCV(["mean", ESRM(2.0)], l2s=[0.1, 0.01]).fit(X, y)
-    plain = SpectralRiskClassifier(search.best_risk_, l2=search.best_l2_).fit(X, y)
+    plain = sorel.SpectralRiskClassifier(search.best_risk_, l2=search.best_l2_).fit(X, y)
     np.testing.assert_array_equal(search.predict_proba(X), plain.predict_proba(X))
     loaded = pickle.loads(pickle.dumps(search))
     np.testing.assert_array_equal(loaded.predict(X), search.predict(X))
@@ -99,9 +89,8 @@ def test_default_score_is_the_worst_tenth_of_the_own_loss():
     one = {"risks": ["mean"], "l2s": [0.1]}
     for loss in ("squared", "huber"):
         default = SpectralRiskRegressorCV(**one, loss=loss).fit(X, Y)
-        named = SpectralRiskRegressorCV(
-            **one, loss=loss, scoring=make_tail_scorer("cvar:0.1", loss)
-        ).fit(X, Y)
+        scoring = make_tail_scorer("cvar:0.1", loss)
+        named = SpectralRiskRegressorCV(**one, loss=loss, scoring=scoring).fit(X, Y)
         assert default.best_score_ == named.best_score_
     for scoring in ("neg_cvar_50", "r2", WORST, lambda model, X, y: model.score(X, y)):
         assert np.isfinite(SpectralRiskRegressorCV(**one, scoring=scoring).fit(X, Y).best_score_)
@@ -148,18 +137,15 @@ def test_interrupt_ends_the_search():
         SpectralRiskRegressorCV(**SMALL, solver=Interrupted(1), tol=1e-12).fit(X, Y)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"risks": []}, "risks is empty"),
-        ({"l2s": []}, "l2s is empty"),
-        ({"tail": "cvar:2"}, "tail='cvar:2': alpha must lie in"),
-        ({"l2s": ["big"]}, "'auto'"),
-        ({"risks": ["cvar"]}, "unknown risk"),
-        ({"scoring": "best"}, "unknown scoring"),
-        ({"tail": "deviation:cvar:0.1"}, "risk such as 'cvar:0.1'"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "message"), [
+    ({"risks": []}, "risks is empty"),
+    ({"l2s": []}, "l2s is empty"),
+    ({"tail": "cvar:2"}, "tail='cvar:2': alpha must lie in"),
+    ({"l2s": ["big"]}, "'auto'"),
+    ({"risks": ["cvar"]}, "unknown risk"),
+    ({"scoring": "best"}, "unknown scoring"),
+    ({"tail": "deviation:cvar:0.1"}, "risk such as 'cvar:0.1'"),
+])  # fmt: skip
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SpectralRiskRegressorCV(**settings).fit(X, Y)
@@ -177,7 +163,7 @@ def test_noisy_labels_do_not_win_with_a_constant_model():
     """The constant model has the best tail, and must not be chosen for it."""
     X, y = noisy_labels(4000, 0)
     X_test, y_test = noisy_labels(20_000, 100)
-    plain = SpectralRiskClassifier("mean").fit(X, y)
+    plain = sorel.SpectralRiskClassifier("mean").fit(X, y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         search = SpectralRiskClassifierCV().fit(X, y)

@@ -1,7 +1,5 @@
 """The second-order solver against a conic solver, on awkward problems, and on the paper's."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -79,20 +77,10 @@ def test_awkward_data(kind, risk, intercept):
         assert certified(problem).objective <= share * start
 
 
-@pytest.mark.parametrize(
-    "penalty",
-    [
-        L2(1.0),
-        L2(1e-6),
-        sorel.ElasticNet(1e-3, 0.05),
-        sorel.ElasticNet(1e-3, 100.0),
-        sorel.NonNegative(1e-6),
-        sorel.Box(1.0, -0.1, 0.1),
-        sorel.Box(1e-3, 0.5, 0.5),
-        Simplex(1e-3),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("penalty", [
+    L2(1.0), L2(1e-6), sorel.ElasticNet(1e-3, 0.05), sorel.ElasticNet(1e-3, 100.0),
+    sorel.NonNegative(1e-6), sorel.Box(1.0, -0.1, 0.1), sorel.Box(1e-3, 0.5, 0.5), Simplex(1e-3),
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.1), ESRM(2.0), ESRM(100.0), Max()], ids=repr)
 def test_kinks_walls_and_losses_without_curvature(penalty, risk):
     result = certified(Problem(*regression(100, 6), risk=risk, penalty=penalty, fit_intercept=True))
@@ -216,13 +204,10 @@ def test_many_rows_of_a_quadratic_problem_take_one_step(weighted, intercept):
         certified(problem.with_risk(risk))
 
 
-@pytest.mark.parametrize(
-    ("d", "penalty", "hard", "by_products"),
-    [
-        (100, L2(0.1), False, (False, False)), (200, L2(0.1), False, (True, True)),
-        (200, L2(1e-12), True, (True, False)), (200, ElasticNet(0.1, 0.1), False, (False, False)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("d", "penalty", "hard", "by_products"), [
+    (100, L2(0.1), False, (False, False)), (200, L2(0.1), False, (True, True)),
+    (200, L2(1e-12), True, (True, False)), (200, ElasticNet(0.1, 0.1), False, (False, False)),
+])  # fmt: skip
 def test_directions_come_from_products_while_these_cost_less_than_a_matrix(
     d, penalty, hard, by_products
 ):

@@ -1,7 +1,5 @@
 """Losses that users write: served as written, refused by name, never computed as another loss."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -155,20 +153,17 @@ def altered(**changes):
     return type("Odd", (OwnSquared,), changes)()
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
-    [
-        (Tilted(lower_bound=0.0), r"declares lower_bound=0, but its value is -.*mend"),
-        (altered(curvature=lambda self, y, z: -np.ones_like(z)), r"Odd.curvature is -1 .*negative"),
-        (altered(value=lambda self, y, z: np.sum(z)), r"Odd.value\(y, margins\) must return one"),
-        (altered(name=None), "needs a `name`"),
-        (altered(lower_bound="0"), "lower_bound must be a number"),
-        (altered(lower_bound=math.inf), "lower_bound must be finite or -inf"),
-        (altered(curvature_bound=-1.0), "curvature_bound must be a number >= 0"),
-        (altered(lipschitz=math.nan), "lipschitz must be a number >= 0"),
-        (altered(link="probit"), "link must be 'identity', 'log' or 'logit'"),
-    ],
-)
+@pytest.mark.parametrize(("loss", "message"), [
+    (Tilted(lower_bound=0.0), r"declares lower_bound=0, but its value is -.*mend"),
+    (altered(curvature=lambda self, y, z: -np.ones_like(z)), r"Odd.curvature is -1 .*negative"),
+    (altered(value=lambda self, y, z: np.sum(z)), r"Odd.value\(y, margins\) must return one"),
+    (altered(name=None), "needs a `name`"),
+    (altered(lower_bound="0"), "lower_bound must be a number"),
+    (altered(lower_bound=math.inf), "lower_bound must be finite or -inf"),
+    (altered(curvature_bound=-1.0), "curvature_bound must be a number >= 0"),
+    (altered(lipschitz=math.nan), "lipschitz must be a number >= 0"),
+    (altered(link="probit"), "link must be 'identity', 'log' or 'logit'"),
+])  # fmt: skip
 def test_declarations_and_formulas_that_make_no_sense_are_refused(loss, message):
     with pytest.raises((TypeError, ValueError), match=message):
         sorel.solve(sorel.Problem(*make_rows(), loss=loss))

@@ -1,7 +1,5 @@
 """Penalties that are not the package's own, in whole problems: served right, or refused by name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import certified, conic_reference, make_data

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import sys
 
 import numpy as np
@@ -88,10 +86,9 @@ def test_a_problem_has_everything_but_the_grid():
     weight = np.random.default_rng(0).integers(1, 4, 80)
     settings = {"loss": "logistic", "sample_weight": weight, "fit_intercept": True}
     problem = sorel.Problem(X, y, risk="cvar:0.5", penalty=sorel.ElasticNet(0.1, 0.01), **settings)
-    by_problem = sorel.path(problem, risks=["mean", "cvar:0.5"], l2=[1.0, 0.1], tol=1e-9)
-    by_data = sorel.path(
-        X, y, risks=["mean", "cvar:0.5"], l2=[1.0, 0.1], l1=0.01, tol=1e-9, **settings
-    )
+    grid = {"risks": ["mean", "cvar:0.5"], "l2": [1.0, 0.1], "tol": 1e-9}
+    by_problem = sorel.path(problem, **grid)
+    by_data = sorel.path(X, y, l1=0.01, **grid, **settings)
     np.testing.assert_allclose(by_problem.objective, by_data.objective, rtol=1e-8)
     np.testing.assert_allclose(by_problem.intercepts, by_data.intercepts, atol=1e-4)
     assert by_problem.classes.tolist() == by_data.classes.tolist()
@@ -116,13 +113,12 @@ def test_callbacks_see_every_point_and_may_end_the_path():
     def note(risk, l2, result):
         seen.append((risk, l2, result.converged, len(result.weights)))
 
-    whole = sorel.path(X, y, risks=["mean", "cvar:0.5"], l2=STRENGTHS, callback=note)
+    grid = {"risks": ["mean", "cvar:0.5"], "l2": STRENGTHS}
+    whole = sorel.path(X, y, **grid, callback=note)
     assert len(seen) == len(whole) == 6
     assert all(converged and n == 80 for _, _, converged, n in seen)
     assert seen[3][:2] == (CVaR(0.5), STRENGTHS[-1])
-    part = sorel.path(
-        X, y, risks=["mean", "cvar:0.5"], l2=STRENGTHS, callback=lambda risk, l2, _: l2 < 0.5
-    )
+    part = sorel.path(X, y, **grid, callback=lambda risk, l2, _: l2 < 0.5)
     np.testing.assert_array_equal(part.l2, STRENGTHS[:2])
     np.testing.assert_allclose(part.coefs, whole.coefs[:2])
 
@@ -143,10 +139,8 @@ def test_every_point_is_the_optimum(loss, risk):
     assert found.risks[::3] == [sorel.parse_risk(risk), sorel.Extremile(2.0)]
     np.testing.assert_array_equal(found.l2, STRENGTHS * 2)
     for k in range(len(found)):
-        penalty = sorel.L2(found.l2[k])
-        problem = sorel.Problem(
-            X, y, risk=found.risks[k], loss=loss, penalty=penalty, fit_intercept=True
-        )
+        given = {"risk": found.risks[k], "loss": loss, "penalty": sorel.L2(found.l2[k])}
+        problem = sorel.Problem(X, y, fit_intercept=True, **given)
         best = sorel.solve(problem, tol=1e-10)
         assert best.dual <= found.objective[k] * (1 + 1e-14)
         assert found.objective[k] - best.objective <= 1e-6 * best.objective

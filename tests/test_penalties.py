@@ -1,7 +1,5 @@
 """Penalties against their definitions: optimality, duality and finite differences."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -15,27 +13,15 @@ from sklearn.base import clone
 
 from sorel import L2, Box, Budget, ElasticNet, NonNegative, Simplex
 from sorel._core import PURE_L2, SEPARABLE, SIMPLEX, prox_inplace, prox_inplace_outputs
-from sorel.penalties import (
-    Penalty,
-    check_penalty,
-    sample_values,
-)
+from sorel.penalties import Penalty, check_penalty, sample_values
 
 D = 4
 PENALTIES: list[Penalty] = [
-    L2(0.7),
-    ElasticNet(0.3, 0.4),
-    ElasticNet(0.3, 0.0),
-    NonNegative(0.5),
-    NonNegative(0.5, 0.3),
-    Box(0.2),
-    Box(0.4, lower=[-1.0, 0.0, -math.inf, 0.5], upper=[0.0, 0.3, 2.0, math.inf]),
-    Box(0.4, lower=[-0.5, 0.2, 0.2, -1.0], upper=1.0),
-    Simplex(0.6),
-    Box(0.0),
-    Box(0.0, lower=[-0.5, 0.2, 0.0, -1.0], upper=[1.0, 0.2, 3.0, 0.0]),
-    Simplex(0.0),
-]
+    L2(0.7), ElasticNet(0.3, 0.4), ElasticNet(0.3, 0.0), NonNegative(0.5), NonNegative(0.5, 0.3),
+    Box(0.2), Box(0.4, lower=[-1.0, 0.0, -math.inf, 0.5], upper=[0.0, 0.3, 2.0, math.inf]),
+    Box(0.4, lower=[-0.5, 0.2, 0.2, -1.0], upper=1.0), Simplex(0.6), Box(0.0),
+    Box(0.0, lower=[-0.5, 0.2, 0.0, -1.0], upper=[1.0, 0.2, 3.0, 0.0]), Simplex(0.0),
+]  # fmt: skip
 by_penalty = pytest.mark.parametrize("penalty", PENALTIES, ids=repr)
 vectors = st.lists(st.floats(-20.0, 20.0, allow_subnormal=False), min_size=D, max_size=D).map(
     np.array
@@ -185,11 +171,8 @@ def test_gradient(penalty):
 
 @by_penalty
 def test_is_a_value(penalty):
-    copies = (
-        pickle.loads(pickle.dumps(penalty)),
-        copy.deepcopy(penalty),
-        clone(penalty, safe=False),
-    )
+    pickled = pickle.loads(pickle.dumps(penalty))
+    copies = pickled, copy.deepcopy(penalty), clone(penalty, safe=False)
     for twin in copies:
         assert twin == penalty
         assert hash(twin) == hash(penalty)
@@ -209,32 +192,29 @@ NOT_NUMBERS = (True, np.True_, "1", None, [1.0], 1j)
 NOT_BOUNDS = (True, "0", np.zeros((2, 2)), [True, False], ["a"], [])
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        *[(lambda bad=bad: L2(bad), TypeError, "l2 must be a real") for bad in NOT_NUMBERS],
-        *[(lambda bad=bad: ElasticNet(1, bad), TypeError, "l1 must be a") for bad in NOT_NUMBERS],
-        *[(lambda bad=bad: Box(1.0, bad), TypeError, "lower") for bad in NOT_BOUNDS],
-        *[(lambda cls=cls, l2=l2: cls(l2), ValueError, rf"got {l2!r}.*strong convexity.*1/n")
-          for cls in (L2, NonNegative, Simplex, Box, lambda l2: ElasticNet(l2, 0.1))
-          for l2 in (-1.0, math.inf)],
-        (lambda: L2(0.0), ValueError, "got 0.0.*strong convexity.*1/n"),
-        (lambda: L2(math.nan), ValueError, "nan"),
-        (lambda: ElasticNet(1.0, -0.5), ValueError, r"l1 .*>= 0, got -0.5"),
-        (lambda: Box(1.0, 2.0, 1.0), ValueError, "lower=2 and upper=1"),
-        (lambda: Box(1.0, [0.0, 2.0], 1.0), ValueError, "at index 1"),
-        (lambda: Box(1.0, math.inf, math.inf), ValueError, "real number between"),
-        (lambda: Box(1.0, -1.0, -math.inf), ValueError, "real number between"),
-        (lambda: Box(1.0, [0.0, 0.0], [1.0, 1.0, 1.0]), ValueError, "same length"),
-        (lambda: Box(1.0, [0.0, math.nan]), ValueError, r"nan \(index 1\)"),
-        (lambda: Box(1.0, math.nan), ValueError, "nan"),
-        (lambda: Box(1.0, [0.0, 0.0]).prox(np.zeros(3), 1.0), ValueError, "2 entries, but .* 3"),
-        (lambda: Box(0.0, 0.0, math.inf), ValueError, r"got 0.0.*upper is infinite\. Pass"),
-        (lambda: Box(0.0, [0.0, -math.inf], 1), ValueError, "0.0.*lower is infinite at index 1"),
-        *[(lambda step=step: L2(1.0).prox(np.zeros(2), step), ValueError, "step must be a finite")
-          for step in (0.0, -1.0, math.inf, math.nan)],
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "error", "message"), [
+    *[(lambda bad=bad: L2(bad), TypeError, "l2 must be a real") for bad in NOT_NUMBERS],
+    *[(lambda bad=bad: ElasticNet(1, bad), TypeError, "l1 must be a") for bad in NOT_NUMBERS],
+    *[(lambda bad=bad: Box(1.0, bad), TypeError, "lower") for bad in NOT_BOUNDS],
+    *[(lambda cls=cls, l2=l2: cls(l2), ValueError, rf"got {l2!r}.*strong convexity.*1/n")
+      for cls in (L2, NonNegative, Simplex, Box, lambda l2: ElasticNet(l2, 0.1))
+      for l2 in (-1.0, math.inf)],
+    (lambda: L2(0.0), ValueError, "got 0.0.*strong convexity.*1/n"),
+    (lambda: L2(math.nan), ValueError, "nan"),
+    (lambda: ElasticNet(1.0, -0.5), ValueError, r"l1 .*>= 0, got -0.5"),
+    (lambda: Box(1.0, 2.0, 1.0), ValueError, "lower=2 and upper=1"),
+    (lambda: Box(1.0, [0.0, 2.0], 1.0), ValueError, "at index 1"),
+    (lambda: Box(1.0, math.inf, math.inf), ValueError, "real number between"),
+    (lambda: Box(1.0, -1.0, -math.inf), ValueError, "real number between"),
+    (lambda: Box(1.0, [0.0, 0.0], [1.0, 1.0, 1.0]), ValueError, "same length"),
+    (lambda: Box(1.0, [0.0, math.nan]), ValueError, r"nan \(index 1\)"),
+    (lambda: Box(1.0, math.nan), ValueError, "nan"),
+    (lambda: Box(1.0, [0.0, 0.0]).prox(np.zeros(3), 1.0), ValueError, "2 entries, but .* 3"),
+    (lambda: Box(0.0, 0.0, math.inf), ValueError, r"got 0.0.*upper is infinite\. Pass"),
+    (lambda: Box(0.0, [0.0, -math.inf], 1), ValueError, "0.0.*lower is infinite at index 1"),
+    *[(lambda step=step: L2(1.0).prox(np.zeros(2), step), ValueError, "step must be a finite")
+      for step in (0.0, -1.0, math.inf, math.nan)],
+])  # fmt: skip
 def test_bad_parameters_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
@@ -244,26 +224,15 @@ def test_bad_parameters_are_refused(make, error, message):
 # derives, against brute force in the plane.
 
 PLANE: list[Penalty] = [
-    L2(0.7),
-    ElasticNet(0.3, 0.4),
-    NonNegative(0.5),
-    NonNegative(0.5, 0.3),
-    Box(0.4, lower=[-1.0, 0.0], upper=[0.5, math.inf]),
-    Box(0.0, lower=[-1.0, 0.5], upper=2.0),
-    Simplex(0.6),
-    Simplex(0.0),
-    GroupLasso(0.3, 0.8, [0, 0]),
-    GroupLasso(0.3, 0.8, [0, 1]),
-    OwnElasticNet(0.3, 0.4),
-    Ball(),
-    Pseudohuber(0.2),
-    Doubled(0.3, 0.4),
-    GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5),
-    Ball().plus_ridge(0.5),
+    L2(0.7), ElasticNet(0.3, 0.4), NonNegative(0.5), NonNegative(0.5, 0.3),
+    Box(0.4, lower=[-1.0, 0.0], upper=[0.5, math.inf]), Box(0.0, lower=[-1.0, 0.5], upper=2.0),
+    Simplex(0.6), Simplex(0.0), GroupLasso(0.3, 0.8, [0, 0]), GroupLasso(0.3, 0.8, [0, 1]),
+    OwnElasticNet(0.3, 0.4), Ball(), Pseudohuber(0.2), Doubled(0.3, 0.4),
+    GroupLasso(0.3, 0.8, [0, 0]).plus_ridge(0.5), Ball().plus_ridge(0.5),
     Budget(0.3, 1.2, -0.5, [1.0, 1.5], [0.2, 0.5], [0.25, 1.0]),
     Budget(0.0, 1.0, [-0.5, 0.0], 2.0, 0.3, [0.5, 0.25]),
     Budget(0.4, 1.0, -math.inf, cost=0.3, previous=0.5),
-]
+]  # fmt: skip
 in_the_plane = pytest.mark.parametrize("penalty", PLANE, ids=repr)
 pairs = st.lists(st.floats(-5.0, 5.0, allow_subnormal=False), min_size=2, max_size=2).map(np.array)
 quarters = st.lists(st.integers(-20, 20), min_size=2, max_size=2).map(lambda w: np.array(w) / 4.0)

@@ -1,23 +1,12 @@
 """The settings penalty, positive, l1 and l2 of estimators, searches, paths and the command line."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from own_penalties import OwnElasticNet
 from sklearn.base import clone
 
 import sorel
-from sorel import (
-    Box,
-    ElasticNet,
-    NonNegative,
-    Simplex,
-    SpectralRiskClassifier,
-    SpectralRiskClassifierCV,
-    SpectralRiskRegressor,
-    SpectralRiskRegressorCV,
-)
+from sorel import Box, ElasticNet, NonNegative, Simplex, SpectralRiskRegressorCV
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(120, 4))
@@ -30,23 +19,20 @@ def optimum(penalty, y=Y, loss="squared"):
     return sorel.solve(problem, tol=1e-9).objective
 
 
-@pytest.mark.parametrize(
-    ("settings", "penalty"),
-    [
-        ({}, sorel.L2(1 / 120)),
-        ({"l2": 0.1, "l1": 0.2}, ElasticNet(0.1, 0.2)),
-        ({"positive": True}, NonNegative(1 / 120)),
-        ({"positive": True, "l2": 0.1, "l1": 0.2}, NonNegative(0.1, 0.2)),
-        ({"penalty": Simplex(0.0)}, Simplex(0.0)),
-        ({"penalty": Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])}, Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])),
-        ({"penalty": OwnElasticNet(0.1, 0.2)}, ElasticNet(0.1, 0.2)),
-    ],
-    ids=lambda value: value.name if isinstance(value, sorel.penalties.Penalty) else "-".join(value),
-)
+@pytest.mark.parametrize(("settings", "penalty"), [
+    ({}, sorel.L2(1 / 120)),
+    ({"l2": 0.1, "l1": 0.2}, ElasticNet(0.1, 0.2)),
+    ({"positive": True}, NonNegative(1 / 120)),
+    ({"positive": True, "l2": 0.1, "l1": 0.2}, NonNegative(0.1, 0.2)),
+    ({"penalty": Simplex(0.0)}, Simplex(0.0)),
+    ({"penalty": Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])}, Box(0.0, -0.1, [0.5, 0.4, 0.3, 0.2])),
+    ({"penalty": OwnElasticNet(0.1, 0.2)}, ElasticNet(0.1, 0.2)),
+], ids=lambda value: value.name if isinstance(value, sorel.penalties.Penalty) else "-".join(value)
+)  # fmt: skip
 def test_settings_name_a_penalty(settings, penalty):
     for estimator, y, loss in (
-        (SpectralRiskRegressor, Y, "squared"),
-        (SpectralRiskClassifier, LABELS, "multinomial"),
+        (sorel.SpectralRiskRegressor, Y, "squared"),
+        (sorel.SpectralRiskClassifier, LABELS, "multinomial"),
     ):
         model = clone(estimator("cvar:0.5", tol=1e-8, **settings)).fit(X, y)
         assert model.objective_ == pytest.approx(optimum(penalty, y, loss), rel=2e-8)
@@ -54,7 +40,7 @@ def test_settings_name_a_penalty(settings, penalty):
         assert penalty.value(model.coef_.T) < np.inf
 
 
-@pytest.mark.parametrize("estimator", [SpectralRiskRegressor, SpectralRiskClassifier])
+@pytest.mark.parametrize("estimator", [sorel.SpectralRiskRegressor, sorel.SpectralRiskClassifier])
 def test_contradictions_name_what_to_drop(estimator):
     for name, value in {"l2": 0.5, "l1": 0.5, "positive": True}.items():
         model = estimator(penalty=Simplex(0.0), **{name: value})
@@ -75,7 +61,7 @@ def test_searches_choose_among_risks_alone_under_a_penalty():
         SpectralRiskRegressorCV(l2s=[0.1], penalty=Simplex(0.0)).fit(X, Y)
     with pytest.raises(ValueError, match="drop positive"):
         SpectralRiskRegressorCV(penalty=Simplex(0.0), positive=True).fit(X, Y)
-    search = SpectralRiskClassifierCV(["mean"], l2s=[0.1, "auto"], positive=True, cv=3)
+    search = sorel.SpectralRiskClassifierCV(["mean"], l2s=[0.1, "auto"], positive=True, cv=3)
     search.fit(X, LABELS)
     assert list(search.cv_results_["param_l2"]) == [0.1, "auto"]
     assert search.coef_.min() == 0.0

@@ -1,7 +1,5 @@
 """Projections against brute force, an isotonic regression oracle and the optimality conditions."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction
@@ -24,18 +22,10 @@ EXAMPLES = settings(deadline=None, max_examples=150)
 LARGE = 3000
 
 RISKS = [
-    Mean(),
-    Max(),
-    CVaR(0.5),
-    CVaR(0.29),
-    CVaR(0.01),
-    Mixture([Mean(), CVaR(0.2)], [0.3, 0.7]),
-    ESRM(2.0),
-    ESRM(300.0),
-    Extremile(2.5),
-    Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5]),
+    Mean(), Max(), CVaR(0.5), CVaR(0.29), CVaR(0.01), Mixture([Mean(), CVaR(0.2)], [0.3, 0.7]),
+    ESRM(2.0), ESRM(300.0), Extremile(2.5), Mixture([CVaR(0.5), CVaR(0.1)], [0.5, 0.5]),
     CustomSpectrum([0, 0, 1, 1, 1, 4]),
-]
+]  # fmt: skip
 
 
 def general(z: np.ndarray, sigma: np.ndarray) -> np.ndarray:
@@ -90,11 +80,9 @@ def test_brute_force(risk: Risk, n: int) -> None:
     rng = np.random.default_rng(n)
     sigma = risk.weights(n)
     for z in (
-        rng.standard_normal(n) / n,
-        rng.standard_normal(n) * 1e-9,
-        1e9 + rng.integers(0, 8, n) * 2.0**-20,
-        rng.integers(0, 2, n) / n,
-    ):
+        rng.standard_normal(n) / n, rng.standard_normal(n) * 1e-9,
+        1e9 + rng.integers(0, 8, n) * 2.0**-20, rng.integers(0, 2, n) / n,
+    ):  # fmt: skip
         want = exact_projection(z, sigma)
         assert_allclose(project_permutahedron(z, risk), want, rtol=1e-13, atol=1e-15)
         assert_allclose(general(z, sigma), want, rtol=1e-13, atol=1e-15)
@@ -155,10 +143,8 @@ def test_properties(case: tuple[np.ndarray, np.ndarray]) -> None:
 @EXAMPLES
 @given(
     st.lists(st.integers(0, 4), min_size=2, max_size=12).filter(lambda c: sum(c) > 0),
-    st.sampled_from(RISKS),
-    st.sampled_from([1e-3, 1.0, 1e3]),
-    st.integers(0, 10**6),
-)
+    st.sampled_from(RISKS), st.sampled_from([1e-3, 1.0, 1e3]), st.integers(0, 10**6),
+)  # fmt: skip
 def test_weights_repeat_rows(counts: list[int], risk: Risk, scale: float, seed: int) -> None:
     m, total = np.array(counts), sum(counts)
     zeta = np.round(np.random.default_rng(seed).standard_normal(m.size) * 2, 1) * scale
@@ -244,18 +230,15 @@ def test_sums_of_free_items_keep_what_is_small_against_them(weighted: bool) -> N
 
 
 @pytest.mark.parametrize("n", [1, 100, 5001, 70_000])
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda rng, n: rng.normal(size=n) ** 2,
-        lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
-        lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
-        lambda rng, n: rng.integers(0, 3, n).astype(float),
-        lambda rng, n: 5e-324 * rng.integers(0, 1000, n),
-        lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
-        lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
-    ],
-)
+@pytest.mark.parametrize("make", [
+    lambda rng, n: rng.normal(size=n) ** 2,
+    lambda rng, n: np.exp(8.0 * rng.normal(size=n)),
+    lambda rng, n: np.where(np.arange(n) == 5, 1e300, rng.uniform(size=n)),
+    lambda rng, n: rng.integers(0, 3, n).astype(float),
+    lambda rng, n: 5e-324 * rng.integers(0, 1000, n),
+    lambda rng, n: np.repeat(rng.normal(size=n), 2)[:n] + 1e-12 * rng.normal(size=n),
+    lambda rng, n: np.where(np.arange(n) == 7, np.inf, rng.normal(size=n)),
+])  # fmt: skip
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_order_that_is_kept_is_that_of_a_stable_sort(make, n, threads) -> None:
     rng, team = np.random.default_rng(6), None if threads == 1 else Team(n, threads)
@@ -332,25 +315,22 @@ def test_a_shortfall_keeps_what_is_small_against_its_sums(weighted: bool, size: 
         assert got == pytest.approx(expected, rel=1e-14, abs=1e-13)
 
 
-@pytest.mark.parametrize(
-    ("z", "sigma", "weight", "error", "words"),
-    [
-        ([], [], None, ValueError, "non-empty"),
-        ([[1.0]], [1.0], None, ValueError, "shape"),
-        (["a"], [1.0], None, ValueError, "texts such as 'a'"),
-        ([True], [1.0], None, TypeError, "real numbers"),
-        ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
-        ([0.0, 1.0], [0.5, math.nan], None, ValueError, "finite"),
-        ([0.0, 1.0], [1.0], None, ValueError, r"shape \(2,\)"),
-        ([0.0, 1.0], [0.6, 0.4], None, ValueError, "falls from 0.6 to 0.4 at position 1"),
-        ([0.0, 1.0], [-0.1, 1.1], None, ValueError, "-0.1"),
-        ([0.0, 1.0], [0.0, 0.0], None, ValueError, "zero everywhere"),
-        ([0.0, 1.0], [0.5, 0.5], [1, 1], TypeError, "needs a risk"),
-        ([0.0, 1.0], Mean(), [1, -1], ValueError, "nonnegative"),
-        ([0.0, 1.0], Mean(), [0, 0], ValueError, "zero everywhere"),
-        ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
-    ],
-)
+@pytest.mark.parametrize(("z", "sigma", "weight", "error", "words"), [
+    ([], [], None, ValueError, "non-empty"),
+    ([[1.0]], [1.0], None, ValueError, "shape"),
+    (["a"], [1.0], None, ValueError, "texts such as 'a'"),
+    ([True], [1.0], None, TypeError, "real numbers"),
+    ([math.nan, 1.0], [0.5, 0.5], None, ValueError, "finite"),
+    ([0.0, 1.0], [0.5, math.nan], None, ValueError, "finite"),
+    ([0.0, 1.0], [1.0], None, ValueError, r"shape \(2,\)"),
+    ([0.0, 1.0], [0.6, 0.4], None, ValueError, "falls from 0.6 to 0.4 at position 1"),
+    ([0.0, 1.0], [-0.1, 1.1], None, ValueError, "-0.1"),
+    ([0.0, 1.0], [0.0, 0.0], None, ValueError, "zero everywhere"),
+    ([0.0, 1.0], [0.5, 0.5], [1, 1], TypeError, "needs a risk"),
+    ([0.0, 1.0], Mean(), [1, -1], ValueError, "nonnegative"),
+    ([0.0, 1.0], Mean(), [0, 0], ValueError, "zero everywhere"),
+    ([1e300, 1.0], Mean(), [1e-300, 1], ValueError, "overflows"),
+])  # fmt: skip
 def test_errors_say_what_was_wrong(z, sigma, weight, error, words) -> None:
     with pytest.raises(error, match=words):
         project_permutahedron(z, sigma, weight)

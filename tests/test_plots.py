@@ -117,26 +117,23 @@ def test_losses_of_other_kinds(models):
         plot_loss_tails([models["ridge"], model], X, Y)
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: LossTailDisplay({}), "no losses to draw"),
-        (lambda: LossTailDisplay({"a": [1.0]}, level=1.5), "between 0 and 1, got 1.5"),
-        (lambda: LossTailDisplay({"a": [np.inf]}), "a has losses that are not finite"),
-        (lambda: LossTailDisplay({"a": [[1.0]]}), "one loss per sample"),
-        (lambda: LossTailDisplay({"a": [1.0]}).plot(kind="bars"), "got 'bars'"),
-        (lambda: ConvergenceDisplay({}), "at least one run"),
-        (lambda: ConvergenceDisplay({"a": ([1.0], [np.inf])}), "no certified gap"),
-        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
-        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
-        (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, optimum=0.0), "number other than 0"),
-        (lambda: SpectrumDisplay({}), "no weights to draw"),
-        (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
-        (lambda: PathDisplay({}, []), "no coefficients"),
-        (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),
-        (lambda: FrontierDisplay([1.0, 2.0], [0.0]), "one value per portfolio"),
-    ],
-)
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda: LossTailDisplay({}), "no losses to draw"),
+    (lambda: LossTailDisplay({"a": [1.0]}, level=1.5), "between 0 and 1, got 1.5"),
+    (lambda: LossTailDisplay({"a": [np.inf]}), "a has losses that are not finite"),
+    (lambda: LossTailDisplay({"a": [[1.0]]}), "one loss per sample"),
+    (lambda: LossTailDisplay({"a": [1.0]}).plot(kind="bars"), "got 'bars'"),
+    (lambda: ConvergenceDisplay({}), "at least one run"),
+    (lambda: ConvergenceDisplay({"a": ([1.0], [np.inf])}), "no certified gap"),
+    (lambda: ConvergenceDisplay({"a": ([1.0], [1.0, 2.0])}), "work of shape"),
+    (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, against="years"), "got 'years'"),
+    (lambda: ConvergenceDisplay({"a": ([1.0], [1.0])}, optimum=0.0), "number other than 0"),
+    (lambda: SpectrumDisplay({}), "no weights to draw"),
+    (lambda: plot_spectrum("cvar:2"), "alpha must lie in"),
+    (lambda: PathDisplay({}, []), "no coefficients"),
+    (lambda: PathDisplay({"a": [1.0]}, [1.0, 2.0]), "one value for each of the 2"),
+    (lambda: FrontierDisplay([1.0, 2.0], [0.0]), "one value per portfolio"),
+])  # fmt: skip
 def test_bad_values_are_refused(call, words):
     with pytest.raises(ValueError, match=words):
         call()

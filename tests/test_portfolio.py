@@ -1,7 +1,5 @@
 """Portfolios against a conic solver, their certificates in plain NumPy, and bad input."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np
@@ -212,25 +210,22 @@ def test_more_assets_than_scenarios_and_one_asset():
         assert model.risk_ == pytest.approx(CVaR(0.2)(-R[:, 0]))
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"lower": 0.3}, "lower bounds of 4 weights add up to 1.2, above the budget of 1"),
-        ({"upper": 0.2}, "upper bounds of 4 weights add up to 0.8, below the budget of 1"),
-        ({"lower": [0, 0, 0.5, 0], "upper": 0.4}, "lower=0.5 and upper=0.4 at index 2"),
-        ({"budget": 0.0}, "budget=0 leaves nothing to invest"),
-        ({"budget": np.inf}, "budget must be a finite number"),
-        ({"lower": None}, "unbounded"),
-        ({"upper": [0.5, 0.5]}, "one value for each of the 4 assets"),
-        ({"reward": -1.0}, "reward must be a finite number >= 0, got -1"),
-        ({"reward": 1.0, "target_return": 0.0}, "drop one"),
-        ({"target_return": np.nan}, "target_return must be a finite number, got nan"),
-        ({"l2": -1.0}, "l2 must be a finite number >= 0"),
-        ({"transaction_cost": -0.1}, "cost must be at least 0, got -0.1"),
-        ({"upper": {"z": 0.1}}, r"upper names 'z', which is no column .*'x2', 'x3'\]$"),
-        ({"solver": "simplex"}, "unknown solver"),
-    ],
-)
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"lower": 0.3}, "lower bounds of 4 weights add up to 1.2, above the budget of 1"),
+    ({"upper": 0.2}, "upper bounds of 4 weights add up to 0.8, below the budget of 1"),
+    ({"lower": [0, 0, 0.5, 0], "upper": 0.4}, "lower=0.5 and upper=0.4 at index 2"),
+    ({"budget": 0.0}, "budget=0 leaves nothing to invest"),
+    ({"budget": np.inf}, "budget must be a finite number"),
+    ({"lower": None}, "unbounded"),
+    ({"upper": [0.5, 0.5]}, "one value for each of the 4 assets"),
+    ({"reward": -1.0}, "reward must be a finite number >= 0, got -1"),
+    ({"reward": 1.0, "target_return": 0.0}, "drop one"),
+    ({"target_return": np.nan}, "target_return must be a finite number, got nan"),
+    ({"l2": -1.0}, "l2 must be a finite number >= 0"),
+    ({"transaction_cost": -0.1}, "cost must be at least 0, got -0.1"),
+    ({"upper": {"z": 0.1}}, r"upper names 'z', which is no column .*'x2', 'x3'\]$"),
+    ({"solver": "simplex"}, "unknown solver"),
+])  # fmt: skip
 def test_settings_that_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         Portfolio(**settings).fit(returns())
@@ -285,9 +280,8 @@ def test_tails_of_less_than_one_scenario(risk):
 @pytest.mark.parametrize("share", [0.0, 0.5])
 def test_contributions_of_a_fit_that_was_cut_short(share):
     R = returns(300, 8, 12)
-    model = Portfolio(
-        Deviation(CVaR(0.05), share) if share else CVaR(0.05), tol=1e-12, max_passes=6
-    )
+    risk = Deviation(CVaR(0.05), share) if share else CVaR(0.05)
+    model = Portfolio(risk, tol=1e-12, max_passes=6)
     with pytest.warns(sorel.ConvergenceWarning, match="risk_contributions_ add up to"):
         model.fit(R)
     # The parts of the weighting that is known, and nothing on top.
@@ -312,9 +306,8 @@ def test_model_selection_of_skfolio():
 
     from sorel.skfolio import SpectralRiskOptimization
 
-    frame = pd.DataFrame(
-        returns(150, 4, 9), columns=list("abcd"), index=pd.date_range("2024-01-01", periods=150)
-    )
+    days = pd.date_range("2024-01-01", periods=150)
+    frame = pd.DataFrame(returns(150, 4, 9), columns=list("abcd"), index=days)
     walk = WalkForward(train_size=60, test_size=30)
     for settings in ({}, {"transaction_cost": 0.001}):
         model = SpectralRiskOptimization(Portfolio(CVaR(0.1), **settings))

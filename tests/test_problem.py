@@ -1,7 +1,5 @@
 """The certificate against a conic solver and brute force; what a problem accepts and refuses."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,9 +21,8 @@ def weightings(problem, w, rng):
     engine, n = problem.engine, problem.n_samples
     omega = np.full(n, 1.0 / n) if problem.sample_weight is None else problem.sample_weight
     worst = engine.weights(engine.worst_case(engine.point(w)))
-    random = sorel.project_permutahedron(
-        rng.normal(size=n) / n, problem.risk, problem.sample_weight
-    )
+    z = rng.normal(size=n) / n
+    random = sorel.project_permutahedron(z, problem.risk, problem.sample_weight)
     return [omega, worst, random, 0.5 * (worst + random)]
 
 
@@ -226,37 +223,32 @@ def test_values_of_X_that_are_not_finite_are_named(bad, order, dtype):
         Problem(data, Y)
 
 
-@pytest.mark.parametrize(
-    ("argument", "value", "message"),
-    [
-        ("y", Y[:5], "X has 6 rows but y has 5"),
-        ("y", 1.0, "X has 6 rows but y has 0"),
-        ("y", np.column_stack([Y, Y]), "y must be one-dimensional"),
-        ("y", list("ababab"), "texts such as 'a'.*loss='logistic'"),
-        ("X", Y, r"X must be two-dimensional, got shape \(6,\); reshape"),
-        ("X", X[None], r"X must be two-dimensional, got shape \(1, 6, 2\)"),
-        ("X", 3.0, r"X must be two-dimensional"),
-        ("X", np.empty((6, 0)), "X is empty"),
-        ("X", np.full((6, 2), "a"), "X holds texts such as 'a'"),
-        ("X", np.full((6, 2), "a", dtype=object), "X holds texts such as 'a'"),
-        ("X", X + 1j, "X holds complex numbers"),
-        ("sample_weight", [1, 1, -0.5, 1, 1, 1],
-         r"must not be negative: sample_weight\[2\] = -0.5"),
-        ("sample_weight", np.zeros(6), "zero everywhere"),
-        ("sample_weight", 0.0, "zero everywhere"),
-        ("sample_weight", [1, 1, np.nan, 1, 1, 1], "not finite"),
-        ("sample_weight", np.ones(5), r"shape \(6,\), got \(5,\)"),
-        ("sample_weight", np.ones((6, 1)), r"shape \(6,\), got \(6, 1\)"),
-        ("penalty", sorel.Box(0.1, -1.0, [1.0, 2.0, 3.0]), "upper has 3 entries, but there are 2"),
-        ("penalty", 0.1, "such as L2.*, got 0.1"),
-        ("penalty", L2, "penalty must be one of sorel's penalties, such as L2"),
-        ("loss", "hinge", "unknown loss 'hinge'; known losses: squared, huber"),
-        ("risk", 0.5, "risk"),
-        ("risk", "nothing:0.5", "cvar"),
-        ("risk", sorel.Deviation(CVaR(0.5)), "needs an affine loss"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("argument", "value", "message"), [
+    ("y", Y[:5], "X has 6 rows but y has 5"),
+    ("y", 1.0, "X has 6 rows but y has 0"),
+    ("y", np.column_stack([Y, Y]), "y must be one-dimensional"),
+    ("y", list("ababab"), "texts such as 'a'.*loss='logistic'"),
+    ("X", Y, r"X must be two-dimensional, got shape \(6,\); reshape"),
+    ("X", X[None], r"X must be two-dimensional, got shape \(1, 6, 2\)"),
+    ("X", 3.0, r"X must be two-dimensional"),
+    ("X", np.empty((6, 0)), "X is empty"),
+    ("X", np.full((6, 2), "a"), "X holds texts such as 'a'"),
+    ("X", np.full((6, 2), "a", dtype=object), "X holds texts such as 'a'"),
+    ("X", X + 1j, "X holds complex numbers"),
+    ("sample_weight", [1, 1, -0.5, 1, 1, 1], r"must not be negative: sample_weight\[2\] = -0.5"),
+    ("sample_weight", np.zeros(6), "zero everywhere"),
+    ("sample_weight", 0.0, "zero everywhere"),
+    ("sample_weight", [1, 1, np.nan, 1, 1, 1], "not finite"),
+    ("sample_weight", np.ones(5), r"shape \(6,\), got \(5,\)"),
+    ("sample_weight", np.ones((6, 1)), r"shape \(6,\), got \(6, 1\)"),
+    ("penalty", sorel.Box(0.1, -1.0, [1.0, 2.0, 3.0]), "upper has 3 entries, but there are 2"),
+    ("penalty", 0.1, "such as L2.*, got 0.1"),
+    ("penalty", L2, "penalty must be one of sorel's penalties, such as L2"),
+    ("loss", "hinge", "unknown loss 'hinge'; known losses: squared, huber"),
+    ("risk", 0.5, "risk"),
+    ("risk", "nothing:0.5", "cvar"),
+    ("risk", sorel.Deviation(CVaR(0.5)), "needs an affine loss"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_data_and_settings_that_do_not_fit_are_refused(argument, value, message):
     with pytest.raises((TypeError, ValueError), match=message):
         Problem(**{"X": X, "y": Y, argument: value})
@@ -265,17 +257,14 @@ def test_data_and_settings_that_do_not_fit_are_refused(argument, value, message)
             Problem(X, Y).with_risk(value)
 
 
-@pytest.mark.parametrize(
-    ("lam", "message"),
-    [
-        (np.full(5, 0.2), r"shape \(6,\), got \(5,\)"),
-        (np.full((6, 1), 1 / 6), r"shape \(6,\), got \(6, 1\)"),
-        ([1.0, 0, 0, 0, 0, 0], "not a weighting that CVaR"),
-        (np.zeros(6), "not a weighting"),
-        ([-0.1, 0.3, 0.2, 0.2, 0.2, 0.2], "not a weighting"),
-        (np.full(6, np.nan), "not finite"),
-    ],
-)
+@pytest.mark.parametrize(("lam", "message"), [
+    (np.full(5, 0.2), r"shape \(6,\), got \(5,\)"),
+    (np.full((6, 1), 1 / 6), r"shape \(6,\), got \(6, 1\)"),
+    ([1.0, 0, 0, 0, 0, 0], "not a weighting that CVaR"),
+    (np.zeros(6), "not a weighting"),
+    ([-0.1, 0.3, 0.2, 0.2, 0.2, 0.2], "not a weighting"),
+    (np.full(6, np.nan), "not finite"),
+])  # fmt: skip
 def test_certificate_refuses_what_is_no_weighting(lam, message):
     with pytest.raises(ValueError, match=message):
         Problem(X, Y, risk=CVaR(0.5)).certificate([0.0, 0.0], np.array(lam))

@@ -1,7 +1,5 @@
 """Quadratic models of Newton steps: their conditions of optimality, and what scales with them."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -20,12 +18,9 @@ by_name = pytest.mark.parametrize("name", NAMES)
 
 def make_penalty(name: str, l2: float, l1: float = 0.1) -> Penalty:
     return {
-        "l2": L2(l2),
-        "elastic": ElasticNet(l2, l1),
-        "nonnegative": NonNegative(l2),
-        "box": Box(l2, lower=-0.3, upper=0.2),
-        "simplex": Simplex(l2),
-    }[name]
+        "l2": L2(l2), "elastic": ElasticNet(l2, l1), "nonnegative": NonNegative(l2),
+        "box": Box(l2, lower=-0.3, upper=0.2), "simplex": Simplex(l2),
+    }[name]  # fmt: skip
 
 
 def model(seed, p, kind="plain", scale=6.0):

@@ -1,7 +1,5 @@
 """Quantile regression against linear programming, scikit-learn's own tests, and mathematics."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 
@@ -126,19 +124,16 @@ def test_constant_target_and_perfect_fit():
         np.testing.assert_allclose(model.predict(rows), y, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"quantile": 0.0}, "strictly between 0 and 1, got 0.0"),
-        ({"quantile": 1}, "strictly between 0 and 1, got 1"),
-        ({"quantile": [0.5, 1.5]}, "strictly between 0 and 1, got 1.5"),
-        ({"quantile": []}, "quantile is empty"),
-        ({"quantile": "median"}, "strictly between 0 and 1, got 'median'"),
-        ({"alpha": -1.0}, "alpha must be a finite number >= 0, got -1.0"),
-        ({"l2": np.nan}, "l2 must be a finite number >= 0"),
-        ({"solver": "simplex"}, "unknown solver 'simplex'"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"quantile": 0.0}, "strictly between 0 and 1, got 0.0"),
+    ({"quantile": 1}, "strictly between 0 and 1, got 1"),
+    ({"quantile": [0.5, 1.5]}, "strictly between 0 and 1, got 1.5"),
+    ({"quantile": []}, "quantile is empty"),
+    ({"quantile": "median"}, "strictly between 0 and 1, got 'median'"),
+    ({"alpha": -1.0}, "alpha must be a finite number >= 0, got -1.0"),
+    ({"l2": np.nan}, "l2 must be a finite number >= 0"),
+    ({"solver": "simplex"}, "unknown solver 'simplex'"),
+])  # fmt: skip
 def test_bad_settings(options, message):
     X, y, *_ = random_problem(1)
     with pytest.raises(ValueError, match=message):

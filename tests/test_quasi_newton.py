@@ -1,7 +1,5 @@
 """L-BFGS around a matrix or a diagonal: the recursion, and answers against Newton's."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -120,17 +118,14 @@ def test_a_sample_does_not_move_a_start_that_is_the_solution():
     assert not np.any(result.w)
 
 
-@pytest.mark.parametrize(
-    ("risk", "loss", "d", "expected"),
-    [
-        ("mean", "logistic", 100, "auto (quasi_newton)"),
-        ("extremile:2", "huber", 100, "auto (quasi_newton)"),
-        (CVaR(0.5), "squared", 100, "auto (newton)"),
-        ("esrm:2", "linear", 100, "auto ("),
-        # Losses come to tie there, and no step by the ranks leads on.
-        (ESRM(6.0), "logistic", 40, "quasi_newton then newton"),
-    ],
-)
+@pytest.mark.parametrize(("risk", "loss", "d", "expected"), [
+    ("mean", "logistic", 100, "auto (quasi_newton)"),
+    ("extremile:2", "huber", 100, "auto (quasi_newton)"),
+    (CVaR(0.5), "squared", 100, "auto (newton)"),
+    ("esrm:2", "linear", 100, "auto ("),
+    # Losses come to tie there, and no step by the ranks leads on.
+    (ESRM(6.0), "logistic", 40, "quasi_newton then newton"),
+])  # fmt: skip
 def test_auto_begins_with_gradients_where_the_risk_is_smooth(risk, loss, d, expected):
     result = sorel.solve(make_problem(risk, loss, n=3000 if d == 40 else 900, d=d), tol=1e-8)
     assert result.converged

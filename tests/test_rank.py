@@ -1,7 +1,5 @@
 """Rank regression: optima of a linear program, robustness, and the intercept."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from helpers import conic_risk

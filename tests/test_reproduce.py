@@ -1,7 +1,5 @@
 """The reproduction: cells that survive a kill, numbers that do not depend on --jobs, tables."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal
@@ -28,16 +26,9 @@ from sorel.reproduce.settings import ALL_METHODS, APPENDIX_METHODS, TEXTS, make_
 
 METHODS = (*ALL_METHODS, *APPENDIX_METHODS)
 TINY = Settings(
-    datasets=("generated",),
-    risks=("esrm:2", "cvar:0.5"),
-    seeds=2,
-    tuning_seeds=2,
-    passes=30,
-    batch_passes=30,
-    late_iterations=10,
-    step_sizes=(0.003, 0.01),
-    dual_steps=(0.1,),
-)
+    datasets=("generated",), risks=("esrm:2", "cvar:0.5"), seeds=2, tuning_seeds=2, passes=30,
+    batch_passes=30, late_iterations=10, step_sizes=(0.003, 0.01), dual_steps=(0.1,),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -182,15 +173,12 @@ def test_what_the_claims_say_of_known_curves():
         assert re.search(pattern, found.measured), found.measured
 
 
-@pytest.mark.parametrize(
-    ("rate", "passes", "verdict"),
-    [
-        (0.5, 300, HOLDS),  # arrives
-        (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
-        (0.05, 300, HOLDS_NOT),  # the full budget was its chance
-        (0.0, 300, HOLDS_NOT),  # it does not move
-    ],
-)
+@pytest.mark.parametrize(("rate", "passes", "verdict"), [
+    (0.5, 300, HOLDS),  # arrives
+    (0.05, 150, NOT_ENOUGH),  # on its way when the short budget ends
+    (0.05, 300, HOLDS_NOT),  # the full budget was its chance
+    (0.0, 300, HOLDS_NOT),  # it does not move
+])  # fmt: skip
 def test_a_short_budget_decides_nothing(results, rate, passes, verdict):
     k, frames = np.arange(60), []
     for method in METHODS:
@@ -316,13 +304,10 @@ def test_settings():
     assert make_settings(quick=True).seeds < Settings().seeds
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--datasets", "nothing"], "invalid choice: 'nothing' (choose from"),
-        (["--risks", "nothing:1"], "unknown risk"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--datasets", "nothing"], "invalid choice: 'nothing' (choose from"),
+    (["--risks", "nothing:1"], "unknown risk"),
+])  # fmt: skip
 def test_wrong_names_are_refused(arguments, message, tmp_path, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["reproduce", *arguments, "--out", str(tmp_path)])

@@ -1,7 +1,5 @@
 """Spectra against 40-digit arithmetic and their defining properties."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle
@@ -18,19 +16,15 @@ from sorel import ESRM, CustomSpectrum, CVaR, Deviation, Extremile, Max, Mean, M
 from sorel.risks import Risk, normalised_sample_weight
 
 EXTREMES = [
-    Mean(),
-    Max(),
-    *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.71, 0.999999, 1.0)],
+    Mean(), Max(), *[CVaR(a) for a in (1e-6, 0.1, 0.29, 1 / 3, 0.71, 0.999999, 1.0)],
     *[ESRM(rho) for rho in (1e-8, 1e-3, 2.0, 37.0, 300.0, 800.0)],
     *[Extremile(r) for r in (1, 1 + 1e-9, 2.0, 2.5, 33.3, 500.0)],
-]
+]  # fmt: skip
 ALL = [
-    *EXTREMES,
-    Mixture([Mean(), CVaR(0.1), ESRM(3.0)], [1, 2, 1]),
-    CustomSpectrum([0.0, 1.0, 1.0, 5.0]),
-    CustomSpectrum(np.exp),
+    *EXTREMES, Mixture([Mean(), CVaR(0.1), ESRM(3.0)], [1, 2, 1]),
+    CustomSpectrum([0.0, 1.0, 1.0, 5.0]), CustomSpectrum(np.exp),
     CustomSpectrum(cumulative=np.square),
-]
+]  # fmt: skip
 
 
 def by_risk(risks: list[Risk]) -> pytest.MarkDecorator:
@@ -197,27 +191,24 @@ def test_increments_are_accurate_at_the_bottom(risk: Risk) -> None:
 BENT = Mixture([Mean(), CVaR(0.25)], [1, 3])
 
 
-@pytest.mark.parametrize(
-    ("risk", "n", "weight", "levels"),
-    [
-        (Mean(), 10, None, (1.0, 1.0)),
-        (CVaR(0.25), 10, None, (0.0, 4.0)),
-        (CVaR(0.01), 10, None, (0.0, 10.0)),
-        (CVaR(0.01), 2, [0.5, 0.5], (0.0, 100.0)),
-        (CVaR(1.0), 10, None, (1.0, 1.0)),
-        (Max(), 10, None, (0.0, 10.0)),
-        (Max(), 1, None, (1.0, 1.0)),
-        (Max(), 2, [0.5, 0.5], None),
-        (ESRM(2.0), 10, None, None),
-        (BENT, 10, None, (0.25, 3.25)),
-        (Mixture([CVaR(0.5), CVaR(0.25)], [1, 3]), 10, None, None),
-        (Mixture([CVaR(0.5), ESRM(1.0)], [1, 0]), 10, None, (0.0, 2.0)),
-        (Mixture([Mean(), Mean()], [1, 2]), 10, None, (1.0, 1.0)),
-        # 0.25 and 3.25 bend at 3/4, as CVaR(0.25) does.
-        (Mixture([BENT, CVaR(0.25)], [0.5, 0.5]), 8, None, (0.125, 3.625)),
-        (Mixture([BENT, CVaR(0.5)], [0.5, 0.5]), 8, None, None),
-    ],
-)
+@pytest.mark.parametrize(("risk", "n", "weight", "levels"), [
+    (Mean(), 10, None, (1.0, 1.0)),
+    (CVaR(0.25), 10, None, (0.0, 4.0)),
+    (CVaR(0.01), 10, None, (0.0, 10.0)),
+    (CVaR(0.01), 2, [0.5, 0.5], (0.0, 100.0)),
+    (CVaR(1.0), 10, None, (1.0, 1.0)),
+    (Max(), 10, None, (0.0, 10.0)),
+    (Max(), 1, None, (1.0, 1.0)),
+    (Max(), 2, [0.5, 0.5], None),
+    (ESRM(2.0), 10, None, None),
+    (BENT, 10, None, (0.25, 3.25)),
+    (Mixture([CVaR(0.5), CVaR(0.25)], [1, 3]), 10, None, None),
+    (Mixture([CVaR(0.5), ESRM(1.0)], [1, 0]), 10, None, (0.0, 2.0)),
+    (Mixture([Mean(), Mean()], [1, 2]), 10, None, (1.0, 1.0)),
+    # 0.25 and 3.25 bend at 3/4, as CVaR(0.25) does.
+    (Mixture([BENT, CVaR(0.25)], [0.5, 0.5]), 8, None, (0.125, 3.625)),
+    (Mixture([BENT, CVaR(0.5)], [0.5, 0.5]), 8, None, None),
+])  # fmt: skip
 def test_levels(risk, n, weight, levels) -> None:
     assert risk.levels(n, weight) == (levels and pytest.approx(levels))
     if levels and weight is None:
@@ -295,66 +286,60 @@ def test_set_params_validates_and_leaves_the_risk_alone() -> None:
     assert_allclose(spectrum.weights(3), 1 / 3)
 
 
-@pytest.mark.parametrize(
-    ("build", "error", "words"),
-    [
-        (lambda: CVaR(0.0), ValueError, r"alpha must lie in \(0, 1\], got 0.0"),
-        (lambda: CVaR(math.nan), ValueError, "got nan"),
-        (lambda: CVaR(True), TypeError, "real number, got True"),
-        (lambda: ESRM(0.0), ValueError, r"rho must lie in \(0, inf\)"),
-        (lambda: Extremile(0.99), ValueError, r"r must lie in \[1, inf\)"),
-        (lambda: Mixture([], []), ValueError, "empty"),
-        (lambda: Mixture([Mean()], [0.5, 0.5]), ValueError, "one entry per component"),
-        (lambda: Mixture([Mean()], [0.0]), ValueError, "positive finite sum"),
-        (lambda: Mixture([Mean(), Max()], [1.5, -0.5]), ValueError, "-0.5"),
-        (lambda: Mixture(["mean"], [1.0]), TypeError, "risks such as"),
-        (lambda: Mixture(Mean(), [1.0]), TypeError, "sequence"),
-        (lambda: CustomSpectrum(), ValueError, "neither"),
-        (lambda: CustomSpectrum([1.0], cumulative=abs), ValueError, "both"),
-        (lambda: CustomSpectrum([]), ValueError, "non-empty"),
-        (lambda: CustomSpectrum([[1.0, 2.0]]), ValueError, "non-empty vector"),
-        (lambda: CustomSpectrum([0, 3.0, 7, 6.5]), ValueError, "7.0 to 6.5 at position 3[.]"),
-        (lambda: CustomSpectrum([-1.0, 1.0]), ValueError, "nonnegative"),
-        (lambda: CustomSpectrum([0.0, 0.0]), ValueError, "zero everywhere"),
-        (lambda: CustomSpectrum(3.0), TypeError, "sequence"),
-        (lambda: CustomSpectrum(lambda u: u - 0.5), ValueError, "nonnegative"),
-        (lambda: CustomSpectrum(lambda u: 0.0 * u), ValueError, "zero everywhere"),
-        (lambda: CustomSpectrum(lambda u: u * math.nan), ValueError, "finite"),
-        (lambda: Mean().weights(0), ValueError, "at least 1"),
-        (lambda: Mean().weights(2.0), TypeError, "integer"),
-        (lambda: Mean().cumulative(1.1), ValueError, r"\[0, 1\]"),
-        (lambda: Mean()([1.0, math.nan]), ValueError, "NaN"),
-        (lambda: Mean()([]), ValueError, "shape"),
-        (lambda: Mean().tail(math.nan), ValueError, r"\[0, 1\]"),
-        (lambda: normalised_sample_weight([1.0, -1.0], 2), ValueError, "-1.0"),
-        (lambda: normalised_sample_weight([0.0, 0.0], 2), ValueError, "zero everywhere"),
-        (lambda: normalised_sample_weight([1.0], 2), ValueError, "shape"),
-        (lambda: parse_risk("cvr:0.1"), ValueError, "known forms.*extremile:2.5"),
-        (lambda: parse_risk("cvar"), ValueError, "known forms"),
-        (lambda: parse_risk("mean:1"), ValueError, "known forms"),
-        (lambda: parse_risk("cvar:x"), ValueError, "'x'"),
-        (lambda: parse_risk("cvar:2"), ValueError, "alpha must lie"),
-        (lambda: parse_risk("mix:mean,max=1"), ValueError, "'mix:mean,max=1'.*such as mix:mean"),
-        (lambda: parse_risk(0.1), TypeError, "known forms"),
-    ],
-)
+@pytest.mark.parametrize(("build", "error", "words"), [
+    (lambda: CVaR(0.0), ValueError, r"alpha must lie in \(0, 1\], got 0.0"),
+    (lambda: CVaR(math.nan), ValueError, "got nan"),
+    (lambda: CVaR(True), TypeError, "real number, got True"),
+    (lambda: ESRM(0.0), ValueError, r"rho must lie in \(0, inf\)"),
+    (lambda: Extremile(0.99), ValueError, r"r must lie in \[1, inf\)"),
+    (lambda: Mixture([], []), ValueError, "empty"),
+    (lambda: Mixture([Mean()], [0.5, 0.5]), ValueError, "one entry per component"),
+    (lambda: Mixture([Mean()], [0.0]), ValueError, "positive finite sum"),
+    (lambda: Mixture([Mean(), Max()], [1.5, -0.5]), ValueError, "-0.5"),
+    (lambda: Mixture(["mean"], [1.0]), TypeError, "risks such as"),
+    (lambda: Mixture(Mean(), [1.0]), TypeError, "sequence"),
+    (lambda: CustomSpectrum(), ValueError, "neither"),
+    (lambda: CustomSpectrum([1.0], cumulative=abs), ValueError, "both"),
+    (lambda: CustomSpectrum([]), ValueError, "non-empty"),
+    (lambda: CustomSpectrum([[1.0, 2.0]]), ValueError, "non-empty vector"),
+    (lambda: CustomSpectrum([0, 3.0, 7, 6.5]), ValueError, "7.0 to 6.5 at position 3[.]"),
+    (lambda: CustomSpectrum([-1.0, 1.0]), ValueError, "nonnegative"),
+    (lambda: CustomSpectrum([0.0, 0.0]), ValueError, "zero everywhere"),
+    (lambda: CustomSpectrum(3.0), TypeError, "sequence"),
+    (lambda: CustomSpectrum(lambda u: u - 0.5), ValueError, "nonnegative"),
+    (lambda: CustomSpectrum(lambda u: 0.0 * u), ValueError, "zero everywhere"),
+    (lambda: CustomSpectrum(lambda u: u * math.nan), ValueError, "finite"),
+    (lambda: Mean().weights(0), ValueError, "at least 1"),
+    (lambda: Mean().weights(2.0), TypeError, "integer"),
+    (lambda: Mean().cumulative(1.1), ValueError, r"\[0, 1\]"),
+    (lambda: Mean()([1.0, math.nan]), ValueError, "NaN"),
+    (lambda: Mean()([]), ValueError, "shape"),
+    (lambda: Mean().tail(math.nan), ValueError, r"\[0, 1\]"),
+    (lambda: normalised_sample_weight([1.0, -1.0], 2), ValueError, "-1.0"),
+    (lambda: normalised_sample_weight([0.0, 0.0], 2), ValueError, "zero everywhere"),
+    (lambda: normalised_sample_weight([1.0], 2), ValueError, "shape"),
+    (lambda: parse_risk("cvr:0.1"), ValueError, "known forms.*extremile:2.5"),
+    (lambda: parse_risk("cvar"), ValueError, "known forms"),
+    (lambda: parse_risk("mean:1"), ValueError, "known forms"),
+    (lambda: parse_risk("cvar:x"), ValueError, "'x'"),
+    (lambda: parse_risk("cvar:2"), ValueError, "alpha must lie"),
+    (lambda: parse_risk("mix:mean,max=1"), ValueError, "'mix:mean,max=1'.*such as mix:mean"),
+    (lambda: parse_risk(0.1), TypeError, "known forms"),
+])  # fmt: skip
 def test_errors_say_what_was_wrong(build, error, words) -> None:
     with pytest.raises(error, match=words):
         build()
 
 
-@pytest.mark.parametrize(
-    ("text", "risk"),
-    [
-        ("mean", Mean()),
-        (" MAX ", Max()),
-        ("cvar:0.1", CVaR(0.1)),
-        ("ESRM: 2", ESRM(2)),
-        ("Extremile:2.5", Extremile(2.5)),
-        ("Mix: mean=0.7, cvar:0.05 = 0.3", Mixture([Mean(), CVaR(0.05)], [0.7, 0.3])),
-        ("deviation:mix:max=1,esrm:2=3", Deviation(Mixture([Max(), ESRM(2)], [1, 3]))),
-    ],
-)
+@pytest.mark.parametrize(("text", "risk"), [
+    ("mean", Mean()),
+    (" MAX ", Max()),
+    ("cvar:0.1", CVaR(0.1)),
+    ("ESRM: 2", ESRM(2)),
+    ("Extremile:2.5", Extremile(2.5)),
+    ("Mix: mean=0.7, cvar:0.05 = 0.3", Mixture([Mean(), CVaR(0.05)], [0.7, 0.3])),
+    ("deviation:mix:max=1,esrm:2=3", Deviation(Mixture([Max(), ESRM(2)], [1, 3]))),
+])  # fmt: skip
 def test_parse_risk(text: str, risk: Risk) -> None:
     assert parse_risk(text) == risk
     assert parse_risk(risk) is risk

@@ -4,8 +4,6 @@ A wrong step length or sign seldom keeps such a method from converging, since ev
 certified; it makes it another method than the one that is named.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The solvers of the related work: what they certify, what they refuse, and why."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -28,13 +26,9 @@ def random_problem(seed: int) -> sorel.Problem:
     X = X * 10.0 ** rng.uniform(-0.5, 0.5, d)
     l2 = float(10.0 ** rng.uniform(-2, 0))
     penalties = [
-        sorel.L2(l2),
-        sorel.ElasticNet(l2, 0.1),
-        sorel.NonNegative(l2),
-        sorel.Box(l2, -0.3, 0.4),
-        sorel.Simplex(l2),
-        GroupLasso(l2, 0.1, np.zeros(d, int)),
-    ]
+        sorel.L2(l2), sorel.ElasticNet(l2, 0.1), sorel.NonNegative(l2), sorel.Box(l2, -0.3, 0.4),
+        sorel.Simplex(l2), GroupLasso(l2, 0.1, np.zeros(d, int)),
+    ]  # fmt: skip
     weight = rng.uniform(0.2, 2.0, n) * (rng.random(n) > 0.1) if rng.random() < 0.4 else None
     risk = list(RISKS.values())[int(rng.integers(len(RISKS)))]
     return sorel.Problem(
@@ -94,16 +88,13 @@ def test_a_loss_and_a_penalty_of_a_user_are_served_by_their_formulas(solver):
     assert result.objective == pytest.approx(sorel.solve(problem, tol=1e-8).objective, rel=2 * tol)
 
 
-@pytest.mark.parametrize(
-    ("solver", "options", "reason"),
-    [
-        ("apd", {"loss": "poisson"}, "no bound on its curvature"),
-        ("pdhg", {"loss": "multinomial"}, "not for the multinomial loss"),
-        ("admm", {"loss": "poisson"}, "not for the poisson loss"),
-        ("drago", {"penalty": sorel.Simplex(0.0)}, "modulus of strong convexity"),
-        ("stochastic_pd", {"loss": "poisson"}, "bound on the curvature"),
-    ],
-)
+@pytest.mark.parametrize(("solver", "options", "reason"), [
+    ("apd", {"loss": "poisson"}, "no bound on its curvature"),
+    ("pdhg", {"loss": "multinomial"}, "not for the multinomial loss"),
+    ("admm", {"loss": "poisson"}, "not for the poisson loss"),
+    ("drago", {"penalty": sorel.Simplex(0.0)}, "modulus of strong convexity"),
+    ("stochastic_pd", {"loss": "poisson"}, "bound on the curvature"),
+])  # fmt: skip
 def test_refusals_say_why_and_who_can(solver, options, reason):
     X, y = make_data(options.get("loss", "squared"), 40, 3, seed=0)
     problem = sorel.Problem(X, y, risk="cvar:0.5", **options)
@@ -140,9 +131,8 @@ def test_the_smoothing_of_drago_leaves_no_more_than_it_says():
         allowed = smoothing_gap(problem, nu)
         sigma = problem.risk.weights(120)
         assert allowed == pytest.approx(0.5 * nu * (120 * np.sum(sigma**2) - 1))
-        result = sorel.solve(
-            problem, Drago(nu=nu), tol=0.9 * allowed, max_passes=4000, random_state=0
-        )
+        options = {"tol": 0.9 * allowed, "max_passes": 4000, "random_state": 0}
+        result = sorel.solve(problem, Drago(nu=nu), **options)
         assert result.gap <= allowed
         assert f"nu={nu:.3g}" in result.status
         gaps.append(result.gap)

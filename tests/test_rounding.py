@@ -1,7 +1,5 @@
 """Bounds on rounding errors against the errors themselves, in extended or exact arithmetic."""
 
-from __future__ import annotations
-
 import itertools
 from fractions import Fraction
 

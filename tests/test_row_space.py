@@ -1,7 +1,5 @@
 """Problems of few rows: in the space of these, and by systems of as many equations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -104,13 +102,10 @@ def test_an_interrupt_loses_nothing(monkeypatch):
     assert result.objective < 0.5 * problem.objective(problem.start())
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"n": 500, "d": 499}, {"risk": "mean"}, {"risk": "esrm:2"},
-        {"loss": "linear", "intercept": False}, {"penalty": sorel.ElasticNet(0.1, 0.1)},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"n": 500, "d": 499}, {"risk": "mean"}, {"risk": "esrm:2"},
+    {"loss": "linear", "intercept": False}, {"penalty": sorel.ElasticNet(0.1, 0.1)},
+])  # fmt: skip
 def test_what_is_refused(change):
     with pytest.raises(UnsupportedProblemError, match=f"{MAX_ROWS} rows, more columns"):
         sorel.solve(make_problem(**change), RowSpace())

@@ -1,7 +1,5 @@
 """Rows on disk: every kind of home against the array that was written, and what is refused."""
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json
@@ -15,16 +13,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from sorel.rows import (
-    BlockFolderRows,
-    MemmapRows,
-    ParquetRows,
-    RowSource,
-    backed_by_file,
-    open_data,
-    open_rows,
-    write_blocks,
-)
+import sorel.rows
+from sorel.rows import ParquetRows, open_data, open_rows, write_blocks
 
 
 @pytest.fixture
@@ -75,7 +65,7 @@ def sources(folder, X):
 def test_every_source_gives_the_same_rows(tmp_path, X, dtype):
     X = X.astype(dtype)
     for source in sources(tmp_path, X):
-        assert isinstance(source, RowSource)
+        assert isinstance(source, sorel.rows.RowSource)
         assert (source.shape, source.dtype, source.nbytes) == (X.shape, dtype, X.nbytes)
         for start, stop in [(0, 5000), (0, 1), (2, 4), (7, 7), (1699, 1801), (1999, 2301)]:
             read = source.read(start, stop)
@@ -122,13 +112,11 @@ def test_spans_are_neither_small_nor_large(tmp_path, monkeypatch, edges):
 def test_views_of_a_memmap_are_found(tmp_path, X):
     mapped = np.load(save(tmp_path / "X.npy", X), mmap_mode="r")
     for view, expected in [
-        (np.asarray(mapped), X),
-        (mapped[100:3000], X[100:3000]),
-        (np.asarray(mapped)[::-3], X[::-3]),
-        (mapped[:, 2:5], X[:, 2:5]),
-    ]:
+        (np.asarray(mapped), X), (mapped[100:3000], X[100:3000]),
+        (np.asarray(mapped)[::-3], X[::-3]), (mapped[:, 2:5], X[:, 2:5]),
+    ]:  # fmt: skip
         source = open_rows(view)
-        assert isinstance(source, MemmapRows)
+        assert isinstance(source, sorel.rows.MemmapRows)
         np.testing.assert_array_equal(source.read(10, 400), expected[10:400])
         np.testing.assert_array_equal(source.read(0, source.n_samples), expected)
     for given in (X, np.array(mapped), [[1.0]]):
@@ -248,13 +236,11 @@ def test_what_cannot_be_read_is_refused(tmp_path):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_named(tmp_path, X, value):
     X[1234, 3] = value
+    table = parquet(tmp_path / "X.parquet", X, row_group_size=1000)
     for place, words in [
         (save(tmp_path / "X.npy", X), r"X\.npy\[1234, 3\]"),
         (blocks(tmp_path / "b", X, [0, 1000, 2000, 5000]), r"block_1\.npy\[234, 3\]"),
-        (
-            parquet(tmp_path / "X.parquet", X, row_group_size=1000),
-            r"column 'x3' of .*X\.parquet in row 1235 \(index 1234\)",
-        ),
+        (table, r"column 'x3' of .*X\.parquet in row 1235 \(index 1234\)"),
     ]:
         with pytest.raises(ValueError, match=f"{words} is {value};"):
             open_rows(place).check_finite()
@@ -312,7 +298,7 @@ def test_targets_of_every_kind(tmp_path, X):
     for given in (y, np.load(file, mmap_mode="r"), file, str(folder)):
         source, read = open_data(place, given)
         assert source.shape == X.shape
-        assert backed_by_file(read) is None
+        assert sorel.rows.backed_by_file(read) is None
         np.testing.assert_array_equal(read, y)
     assert open_data(X, y) == (None, y)
 
@@ -382,7 +368,7 @@ def test_blocks_hold_what_was_written(tmp_path, X):
 
 def test_blocks_appear_whole_or_not_at_all(tmp_path, X):
     folder = blocks(tmp_path / "b", X, [0, 1000, 5000])
-    source = BlockFolderRows(folder)
+    source = sorel.rows.BlockFolderRows(folder)
     os.remove(folder / "block_1.npy")
     new = tmp_path / "new"
     for error, words, arguments in [

@@ -1,7 +1,5 @@
 """The step eta of the augmented Lagrangian: how it goes ahead and back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Signals end a command as Ctrl-C does, and what a killed process leaves is cleared away."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

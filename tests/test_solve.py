@@ -1,7 +1,5 @@
 """What every run of every solver promises: tolerance, budget, history, interruption, restarts."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import re
@@ -82,27 +80,23 @@ def check_history(result, tol):
 
 
 @by_solver
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"risk": CVaR(0.3)},
-        {"risk": ESRM(2.0)},
-        {"loss": "huber", "fit_intercept": True},
-        # No curvature at the start: every residual is on the linear part of the loss.
-        {"loss": "huber", "fit_intercept": True, "n": 20, "d": 1, "factor": 0.1, "seed": 1},
-        {"loss": "logistic", "fit_intercept": True},
-        {"loss": "squared_hinge", "risk": CVaR(0.5)},
-        {"loss": "multinomial", "risk": CVaR(0.5), "fit_intercept": True},
-        {"penalty": sorel.ElasticNet(0.1, 0.1)},
-        {"penalty": sorel.NonNegative(0.1)},
-        {"penalty": sorel.Box(0.1, -0.2, 0.3)},
-        {"penalty": Simplex(0.1)},
-        {"penalty": Simplex(0.0), "loss": "logistic", "fit_intercept": True},
-        {"penalty": sorel.Box(0.0, -0.2, 0.3), "fit_intercept": True},
-        {"sample_weight": np.arange(1.0, 61.0)},
-    ],
-    ids=lambda options: "-".join(str(value) for value in options.values())[:40],
-)
+@pytest.mark.parametrize("options", [
+    {"risk": CVaR(0.3)},
+    {"risk": ESRM(2.0)},
+    {"loss": "huber", "fit_intercept": True},
+    # No curvature at the start: every residual is on the linear part of the loss.
+    {"loss": "huber", "fit_intercept": True, "n": 20, "d": 1, "factor": 0.1, "seed": 1},
+    {"loss": "logistic", "fit_intercept": True},
+    {"loss": "squared_hinge", "risk": CVaR(0.5)},
+    {"loss": "multinomial", "risk": CVaR(0.5), "fit_intercept": True},
+    {"penalty": sorel.ElasticNet(0.1, 0.1)},
+    {"penalty": sorel.NonNegative(0.1)},
+    {"penalty": sorel.Box(0.1, -0.2, 0.3)},
+    {"penalty": Simplex(0.1)},
+    {"penalty": Simplex(0.0), "loss": "logistic", "fit_intercept": True},
+    {"penalty": sorel.Box(0.0, -0.2, 0.3), "fit_intercept": True},
+    {"sample_weight": np.arange(1.0, 61.0)},
+], ids=lambda options: "-".join(str(value) for value in options.values())[:40])  # fmt: skip
 def test_problems_are_served_as_the_result_says_or_refused_in_words(solver, options):
     problem = make_problem(**options)
     try:
@@ -261,15 +255,11 @@ def test_a_small_gap_beside_the_loss_at_zero_is_no_reason_to_stop():
 # Tolerance, warnings and the status.
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        ({"max_passes": 4}, "max_passes=4 reached"),
-        ({"max_passes": 0}, "max_passes=0 reached"),
-        ({"max_seconds": 0.0}, "max_seconds reached"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("limit", "reason"), [
+    ({"max_passes": 4}, "max_passes=4 reached"),
+    ({"max_passes": 0}, "max_passes=0 reached"),
+    ({"max_seconds": 0.0}, "max_seconds reached"),
+], ids=str)  # fmt: skip
 def test_a_budget_too_small_is_reported_with_value_target_and_remedy(limit, reason):
     problem = make_problem(risk=CVaR(0.05))
     with pytest.warns(sorel.ConvergenceWarning) as caught:
@@ -359,19 +349,15 @@ def test_sources_of_randomness(state):
     check_result(problem, result, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        *[("random_state", s, "must be") for s in (-1, 1.5, "seed", [1, -2], {})],
-        *[(name, value, "must be a number of at least 0, got")
-          for name in ("tol", "max_passes", "max_seconds")
-          for value in (-1.0, np.nan, "1", [1.0], True)],
-        ("callback", 3, "must be callable, got 3"),
-        ("warm_start", np.zeros(4), ""),
-        ("problem", np.zeros((3, 2)), r"must be a sorel\.Problem, got ndarray"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "value", "message"), [
+    *[("random_state", s, "must be") for s in (-1, 1.5, "seed", [1, -2], {})],
+    *[(name, value, "must be a number of at least 0, got")
+      for name in ("tol", "max_passes", "max_seconds")
+      for value in (-1.0, np.nan, "1", [1.0], True)],
+    ("callback", 3, "must be callable, got 3"),
+    ("warm_start", np.zeros(4), ""),
+    ("problem", np.zeros((3, 2)), r"must be a sorel\.Problem, got ndarray"),
+], ids=str)  # fmt: skip
 def test_bad_arguments_are_refused(name, value, message):
     with pytest.raises((TypeError, ValueError), match=f"{name} {message}"):
         solve(**{"problem": make_problem(), "solver": "newton", name: value})
@@ -446,16 +432,12 @@ def test_losses_that_overflow_everywhere_are_an_error(loss, sign):
         solve(problem)
 
 
-@pytest.mark.parametrize(
-    ("options", "remedy"),
-    [
-        ({"penalty": L2(1e-320)}, "raise l2: rounding errors alone leave"),
-        ({"penalty": L2(1e-160)}, "raise l2: rounding errors alone leave"),
-        ({"penalty": L2(1e-160), "loss": "logistic"}, "raise l2: rounding errors alone leave"),
-        ({"penalty": sorel.Box(0.0, -1e6, 1e6), "factor": 1e8}, "columns of X or raise l2"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("options", "remedy"), [
+    ({"penalty": L2(1e-320)}, "raise l2: rounding errors alone leave"),
+    ({"penalty": L2(1e-160)}, "raise l2: rounding errors alone leave"),
+    ({"penalty": L2(1e-160), "loss": "logistic"}, "raise l2: rounding errors alone leave"),
+    ({"penalty": sorel.Box(0.0, -1e6, 1e6), "factor": 1e8}, "columns of X or raise l2"),
+], ids=str)  # fmt: skip
 def test_what_rounding_leaves_is_said_with_a_remedy(options, remedy):
     with pytest.warns(sorel.ConvergenceWarning, match=remedy):
         solve(make_problem(risk=CVaR(0.2), **options))

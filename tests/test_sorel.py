@@ -1,7 +1,5 @@
 """SOREL's schedules: what they promise, and how they fail."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from stochastic import PENALTIES, WEIGHTS, D, N, X, Y, make, optimum, quietly
@@ -106,9 +104,8 @@ class Formulas:
                 while len(iterates) <= count:
                     # In pieces of a pass, as the samples are drawn.
                     piece = min(count + 1 - len(iterates), N)
-                    iterates += self.inner_loop(
-                        iterates[-1], piece, 1.0 / (12.0 * L), center, tau, True
-                    )
+                    step = 1.0 / (12.0 * L)
+                    iterates += self.inner_loop(iterates[-1], piece, step, center, tau, True)
                 self.w = np.mean(iterates[1:], axis=0)
 
 

@@ -1,7 +1,5 @@
 """Sparse X: every operation against the dense engine, every form of input, every solver."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -51,9 +49,8 @@ def both(problems, operate):
 def run_epoch(problem, step=0.02, steps=300, **more):
     total, (point, dual, gradient) = np.ones(problem.engine.shape), snapshot(problem)
     start, setting = point.w.copy(), plan(problem, step, steps, **more)
-    w = problem.engine.stochastic().epoch(
-        point, dual, gradient, setting, np.random.default_rng(1), start, total
-    )
+    steps, rng = problem.engine.stochastic(), np.random.default_rng(1)
+    w = steps.epoch(point, dual, gradient, setting, rng, start, total)
     np.testing.assert_array_equal(start, point.w)
     return w, total
 

@@ -1,7 +1,5 @@
 """Steps on sparse rows against plain steps on all coefficients."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -61,14 +59,9 @@ BOUNDS = [(-math.inf, math.inf), (0.0, math.inf), (-0.5, 1.0), (0.2, 0.7), (-2.0
 
 @settings(max_examples=100, deadline=None)
 @given(
-    numbers,
-    st.floats(-0.3, 0.3),
-    st.floats(0.9, 1.0),
-    st.floats(0.0, 0.05),
-    st.floats(0.9, 1.0),
-    st.sampled_from(BOUNDS),
-    st.integers(0, 500),
-)
+    numbers, st.floats(-0.3, 0.3), st.floats(0.9, 1.0), st.floats(0.0, 0.05), st.floats(0.9, 1.0),
+    st.sampled_from(BOUNDS), st.integers(0, 500),
+)  # fmt: skip
 @example(0.5, 0.02, 0.99, 0.01, 0.98, (-1.0, 1.0), 4095)  # the longest run of the table
 @example(0.5, 0.02, 0.99, 0.01, 0.98, (-1.0, 1.0), 4096)
 @example(0.5, 1e-4, 0.9999, 0.0, 1.0, (-math.inf, math.inf), 13_000)

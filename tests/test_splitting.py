@@ -1,7 +1,5 @@
 """Vectors of margins: sums by NumPy, and the proximal map of a risk by what makes it optimal."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -68,9 +66,8 @@ def test_sums_of_vectors(weighted):
     rng = np.random.default_rng(4)
     X, omega = rng.normal(size=(14, 3)), rng.uniform(0.2, 2.0, 14) if weighted else np.ones(14)
     omega /= omega.sum()
-    problem = sorel.Problem(
-        X, rng.normal(size=14), loss=Huber(0.5), sample_weight=omega if weighted else None
-    )
+    weight = omega if weighted else None
+    problem = sorel.Problem(X, rng.normal(size=14), loss=Huber(0.5), sample_weight=weight)
     engine, split = problem.engine, problem.engine.splitting()
     w, u = rng.normal(size=(2, 3))
     a, b = split.vector(w), split.vector(u)

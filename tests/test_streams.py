@@ -1,7 +1,5 @@
 """Standard streams that are closed or full: the right exit code, one line, no traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess

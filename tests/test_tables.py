@@ -73,20 +73,17 @@ def test_parquet_is_known_by_its_first_bytes(tmp_path):
     assert "cannot be read as Parquet" in refused(csv(tmp_path, "a\n1\n"), format="parquet")
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "is empty; it should have a header"),
-        ("a,b\n", "has a header but no rows"),
-        ("\n1,2\n", "has no header"),
-        ("a,b,a\n1,2,3\n", "two columns called 'a' (1 and 3)"),
-        (",a\n0,1\n", "column 1 of"),
-        ("a,b\n1,2\n4,5,6\n", "row 2 of"),
-        ('a,b\n1,"2\n', "not a well-formed CSV file"),
-        ("a;b\n1;2\n", "--sep ';'"),
-        ("a,b\né,2\n", "not text in UTF-8 (byte 0xe9"),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "is empty; it should have a header"),
+    ("a,b\n", "has a header but no rows"),
+    ("\n1,2\n", "has no header"),
+    ("a,b,a\n1,2,3\n", "two columns called 'a' (1 and 3)"),
+    (",a\n0,1\n", "column 1 of"),
+    ("a,b\n1,2\n4,5,6\n", "row 2 of"),
+    ('a,b\n1,"2\n', "not a well-formed CSV file"),
+    ("a;b\n1;2\n", "--sep ';'"),
+    ("a,b\né,2\n", "not text in UTF-8 (byte 0xe9"),
+])  # fmt: skip
 def test_files_that_are_no_tables(tmp_path, text, words):
     message = refused(csv(tmp_path, text, encoding="latin-1"))
     assert words in message
@@ -138,23 +135,18 @@ def test_too_little_memory_is_not_the_fault_of_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     numbers = np.random.default_rng(4).random((30_000, 12))
     pd.DataFrame(numbers, columns=list("abcdefghijkl")).to_csv("long.csv", index=False)
-    found = subprocess.run(
-        [sys.executable, "-c", LIMITED], capture_output=True, text=True, check=False
-    )
+    found = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert "memory ran out while 'long.csv' was read" in found.stdout
     assert "30000" in found.stdout
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ([None, None], "has no values at all"),
-        ([datetime.datetime(2020, 1, 1)] * 2, "holds dates or times"),
-        ([1.0, "a"], "holds values of other types"),
-        ([1j, 2j], r"holds values of other types \(complex\)"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), [
+    ([None, None], "has no values at all"),
+    ([datetime.datetime(2020, 1, 1)] * 2, "holds dates or times"),
+    ([1.0, "a"], "holds values of other types"),
+    ([1j, 2j], r"holds values of other types \(complex\)"),
+])  # fmt: skip
 def test_kinds_that_are_refused(values, words):
     with pytest.raises(TableError, match=f"column 'x' {words}"):
         column_kinds(pd.DataFrame({"x": values}))
@@ -163,22 +155,19 @@ def test_kinds_that_are_refused(values, words):
 DATES = r"should hold dates such as 2024-01-31 or 2024-01-31 18:30, but row"
 
 
-@pytest.mark.parametrize(
-    ("values", "kind", "words"),
-    [
-        ([1.0, None], "numeric", "has no value in row 2; do this"),
-        ([1.0, np.inf], "numeric", "is inf in row 2"),
-        ([1.0, -1e200], "numeric", "is -1e.200 in row 2, too large to compute with"),
-        ([1, -(3**700)], "numeric", "is -9.66e.333 in row 2, too large to compute with"),
-        (["1", "one"], "numeric", "should hold numbers, but row 2 holds 'one'"),
-        ([True, False], "numeric", "should hold numbers, but row 1 holds True"),
-        (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),
-        (["2024-01-05", "03/04/2024"], "date", f"{DATES} 2 holds '03/04/2024'"),
-        # Numbers are neither years nor seconds, in a column of numbers or among texts.
-        (["2024-01-05", 20240206], "date", f"{DATES} 2 holds 20240206"),
-        ([5, 6], "date", f"{DATES} 1 holds 5"),
-    ],
-)
+@pytest.mark.parametrize(("values", "kind", "words"), [
+    ([1.0, None], "numeric", "has no value in row 2; do this"),
+    ([1.0, np.inf], "numeric", "is inf in row 2"),
+    ([1.0, -1e200], "numeric", "is -1e.200 in row 2, too large to compute with"),
+    ([1, -(3**700)], "numeric", "is -9.66e.333 in row 2, too large to compute with"),
+    (["1", "one"], "numeric", "should hold numbers, but row 2 holds 'one'"),
+    ([True, False], "numeric", "should hold numbers, but row 1 holds True"),
+    (["yes", "no"], "boolean", "should hold true or false, but row 1 holds 'yes'"),
+    (["2024-01-05", "03/04/2024"], "date", f"{DATES} 2 holds '03/04/2024'"),
+    # Numbers are neither years nor seconds, in a column of numbers or among texts.
+    (["2024-01-05", 20240206], "date", f"{DATES} 2 holds 20240206"),
+    ([5, 6], "date", f"{DATES} 1 holds 5"),
+])  # fmt: skip
 def test_values_that_are_refused(values, kind, words):
     with pytest.raises(TableError, match=f"column 'x' {words}"):
         select_columns(pd.DataFrame({"x": values}), {"x": kind}, hint="do this")
@@ -221,19 +210,16 @@ def test_missing_packages_name_the_extra(module, tmp_path, monkeypatch):
         read_table(tmp_path / "t.parquet")
 
 
-@pytest.mark.parametrize(
-    ("values", "what"),
-    [
-        (["2024-01-05", "2024-02-11", "2023-12-31"], "dates"),
-        (["31/12/2024", "1/2/2023"], "dates"),
-        (["1,234", "56", "7,890,123.5"], "numbers with separators for thousands"),
-        (["1,5", "2,75"], "numbers with a decimal comma"),
-        (["$1,200.50", "$3"], "numbers with a sign"),
-        (["0150", "5003"], None),
-        (["10 Downing St", "2024-01-05", "x"], None),
-        (["1,234"], None),
-    ],
-)
+@pytest.mark.parametrize(("values", "what"), [
+    (["2024-01-05", "2024-02-11", "2023-12-31"], "dates"),
+    (["31/12/2024", "1/2/2023"], "dates"),
+    (["1,234", "56", "7,890,123.5"], "numbers with separators for thousands"),
+    (["1,5", "2,75"], "numbers with a decimal comma"),
+    (["$1,200.50", "$3"], "numbers with a sign"),
+    (["0150", "5003"], None),
+    (["10 Downing St", "2024-01-05", "x"], None),
+    (["1,234"], None),
+])  # fmt: skip
 def test_texts_in_disguise(values, what):
     frame = pd.DataFrame({"x": [*values, None]}, dtype=object)
     if what is None:
@@ -244,15 +230,11 @@ def test_texts_in_disguise(values, what):
     refuse_misread(frame, [])
 
 
-@pytest.mark.parametrize(
-    ("values", "days"),
-    [
-        (["1970-01-01", "1970-01-02 12:00", None, "20240301"], [0.0, 1.5, np.nan, 19783.0]),
-        (["1970-01-02T00:00:00+06:00", "1970-01-01T18:00:00Z"], [0.75, 0.75]),
-        ([datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1)], [2932896.0, -719162.0]),
-    ],
-    ids=["texts", "zones", "far"],
-)
+@pytest.mark.parametrize(("values", "days"), [
+    (["1970-01-01", "1970-01-02 12:00", None, "20240301"], [0.0, 1.5, np.nan, 19783.0]),
+    (["1970-01-02T00:00:00+06:00", "1970-01-01T18:00:00Z"], [0.75, 0.75]),
+    ([datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1)], [2932896.0, -719162.0]),
+], ids=["texts", "zones", "far"])  # fmt: skip
 def test_dates_become_days(values, days):
     frame = pd.DataFrame({"when": values})
     assert column_kinds(frame, ["when"]) == {"when": "date"}
@@ -260,14 +242,11 @@ def test_dates_become_days(values, days):
     np.testing.assert_array_equal(found, days)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("delay", "did you mean 'arr_delay' or 'dep_delay'?"),
-        ("xyz", "there is no column 'xyz'; the columns are 'arr_delay'"),
-        ("xyz", "'c15' and 14 more"),
-    ],
-)
+@pytest.mark.parametrize(("name", "words"), [
+    ("delay", "did you mean 'arr_delay' or 'dep_delay'?"),
+    ("xyz", "there is no column 'xyz'; the columns are 'arr_delay'"),
+    ("xyz", "'c15' and 14 more"),
+])  # fmt: skip
 def test_suggestions_look_at_parts_of_names(name, words):
     columns = ["arr_delay", "dep_delay", "carrier", "origin", *(f"c{i}" for i in range(30))]
     with pytest.raises(TableError) as info:

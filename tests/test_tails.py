@@ -1,7 +1,5 @@
 """Solutions from the rows that carry a tail risk are those of all rows, with a certificate."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 
@@ -82,13 +80,10 @@ def test_rows_outside_that_come_to_be_the_worst_are_seen():
             assert found.converged == (found.relative_gap <= 1e-6)
 
 
-@pytest.mark.parametrize(
-    ("risks", "l2"),
-    [
-        ([CVaR(a) for a in (*np.geomspace(0.5, 0.05, 12), 0.3, 0.06)], [0.01]),
-        (["cvar:0.2"], [1e-2, 5e-3, 2e-3, 1e-3]),
-    ],
-)
+@pytest.mark.parametrize(("risks", "l2"), [
+    ([CVaR(a) for a in (*np.geomspace(0.5, 0.05, 12), 0.3, 0.06)], [0.01]),
+    (["cvar:0.2"], [1e-2, 5e-3, 2e-3, 1e-3]),
+])  # fmt: skip
 def test_paths_use_them_and_reach_the_same_optimum(risks, l2, monkeypatch):
     X, y = make_data("squared", 800, 4, 5)
     results = []
@@ -104,16 +99,13 @@ def test_paths_use_them_and_reach_the_same_optimum(risks, l2, monkeypatch):
     assert found.passes.sum() < whole.passes.sum()
 
 
-@pytest.mark.parametrize(
-    ("change", "serves"),
-    [
-        ({}, True), ({"risk": "mean"}, False), ({"risk": "esrm:3"}, False),
-        ({"risk": CVaR(0.49)}, True), ({"risk": CVaR(0.51)}, False),  # all rows are as cheap
-        ({"risk": CVaR(0.02)}, False),  # a tail of less than four rows for each parameter
-        ({"risk": CVaR(0.03)}, True),
-        ({"tol": 1e-13}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "serves"), [
+    ({}, True), ({"risk": "mean"}, False), ({"risk": "esrm:3"}, False),
+    ({"risk": CVaR(0.49)}, True), ({"risk": CVaR(0.51)}, False),  # all rows are as cheap
+    ({"risk": CVaR(0.02)}, False),  # a tail of less than four rows for each parameter
+    ({"risk": CVaR(0.03)}, True),
+    ({"tol": 1e-13}, False),
+])  # fmt: skip
 def test_which_problems_are_served(change, serves):
     problem = make_problem(risk=change.get("risk", CVaR(0.1)))
     found = Tails(change.get("tol", 1e-6), 1000, 0).solve(problem, sorel.solve(problem))

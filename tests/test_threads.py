@@ -1,7 +1,5 @@
 """Sharing rows among threads: who gets which, how many there are, and that nothing else changes."""
 
-from __future__ import annotations
-
 import gc
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A small share of the torture, with a fresh seed; and that it would notice."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

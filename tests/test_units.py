@@ -102,9 +102,8 @@ def test_the_unit_of_y_does_not_matter(scale, risk, loss):
     X, y = regression(5)
 
     def solve(unit):
-        form, l2 = {"huber": (Huber(1.345 * unit), 0.01), "linear": ("linear", 0.01 / unit)}.get(
-            loss, (loss, 0.01)
-        )
+        forms = {"huber": (Huber(1.345 * unit), 0.01), "linear": ("linear", 0.01 / unit)}
+        form, l2 = forms.get(loss, (loss, 0.01))
         options = {"risk": risk, "loss": form, "fit_intercept": loss != "linear"}
         return sorel.solve(sorel.Problem(X, unit * y, penalty=sorel.L2(l2), **options))
 
@@ -170,14 +169,9 @@ def test_an_optimum_of_0_is_a_perfect_fit_in_any_unit_where_losses_have_no_sprea
     problem = sorel.Problem(X, [0.0], risk="extremile:2.5", loss="linear", penalty=simplex)
     assert sorel.solve(problem).converged
     # Equal returns, whose spread is rounding.
-    options = {
-        "risk": sorel.Deviation(sorel.Max(), 0.5),
-        "sample_weight": [0.1, 0.7, 0.3, 0.9, 0.2],
-    }
-    penalty = sorel.ElasticNet(1e-4, 0.7 * scale)
-    problem = sorel.Problem(
-        np.full((5, 1), scale), np.zeros(5), loss="linear", penalty=penalty, **options
-    )
+    more = {"risk": sorel.Deviation(sorel.Max(), 0.5), "sample_weight": [0.1, 0.7, 0.3, 0.9, 0.2]}
+    X, penalty = np.full((5, 1), scale), sorel.ElasticNet(1e-4, 0.7 * scale)
+    problem = sorel.Problem(X, np.zeros(5), loss="linear", penalty=penalty, **more)
     assert sorel.solve(problem).converged
 
 

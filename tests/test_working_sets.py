@@ -1,7 +1,5 @@
 """Steps on a part of the columns: the part itself, and optimality in all columns at the end."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np
@@ -42,15 +40,11 @@ def wide_data(n, d, loss="squared", seed=0):
     return X, np.where(z + rng.logistic(size=n) > 0, 1, -1)
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        case
-        for case in CASES
-        if case.penalty != "l2" and case.loss in ("squared", "logistic", "multinomial")
-    ][::4],
-    ids=str,
-)
+LOSSES = ("squared", "logistic", "multinomial")
+SPARSE = [case for case in CASES if case.penalty != "l2" and case.loss in LOSSES]
+
+
+@pytest.mark.parametrize("case", SPARSE[::4], ids=str)
 def test_against_a_conic_solver(case, small_sets):
     result = solved(case.problem(), solver="newton")
     assert result.objective == pytest.approx(conic_optimum(case).value, rel=1e-6)
@@ -93,9 +87,8 @@ def test_free_columns_and_those_that_are_pulled_most(penalty, free):
 
 def test_classes_have_one_working_set():
     X, y = wide_data(120, 150, "multinomial")
-    problem = Problem(
-        X, y, risk=CVaR(0.5), loss="multinomial", penalty=ElasticNet(1e-2, 3e-2), fit_intercept=True
-    )
+    more = {"penalty": ElasticNet(1e-2, 3e-2), "fit_intercept": True}
+    problem = Problem(X, y, risk=CVaR(0.5), loss="multinomial", **more)
     result = solved(problem, tol=1e-7)
     assert 0 < np.count_nonzero(result.w[:-1].any(axis=1)) < 75
 

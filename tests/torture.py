@@ -8,8 +8,6 @@ it finds is printed as a line each, with the seed that makes it happen again. `m
 it; the tests run one small round with a fresh seed.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import io

@@ -1,7 +1,5 @@
 """What type checkers see of the estimators; mypy reads this file with the package."""
 
-from __future__ import annotations
-
 from typing import Any, assert_type
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The HTML report in a real browser: sorting, a phone's width, a silent console."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

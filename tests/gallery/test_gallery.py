@@ -3,8 +3,6 @@
 Bounds are loose: they guard the sentences of an example, not the digits of a solver.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import runpy
 import socket

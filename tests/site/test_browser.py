@@ -1,7 +1,5 @@
 """The site in a real browser: no page sticks out, and search finds pages first."""
 
-from __future__ import annotations
-
 import functools
 import http.server
 import threading

@@ -1,7 +1,5 @@
 """The built site: no dead link, and nothing from elsewhere. `make docs` first."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from html.parser import HTMLParser

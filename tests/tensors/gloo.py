@@ -1,7 +1,5 @@
 """Two processes of torch.distributed for the tests."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from pathlib import Path

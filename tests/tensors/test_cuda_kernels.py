@@ -4,8 +4,6 @@ One thread that takes all blocks in turn sees none of the races that a device mi
 every formula and every index, against the compiled projection of the host.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import shutil

@@ -1,7 +1,5 @@
 """The benchmark of networks: what it trains must be what it says."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

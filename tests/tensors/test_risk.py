@@ -1,7 +1,5 @@
 """The differentiable spectral risk, against the risks themselves, differences and one process."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -135,21 +133,18 @@ def test_transforms_of_functions_see_value_and_gradient():
         assert value.item() == pytest.approx(CVaR(0.3)(row.numpy()), rel=1e-14)
 
 
-@pytest.mark.parametrize(
-    ("losses", "weights", "error", "words"),
-    [
-        (torch.tensor([1, 2]), None, TypeError, "torch.int64"),
-        (torch.tensor([1j]), None, TypeError, "complex64"),
-        ([1.0, 2.0], None, TypeError, "got list"),
-        (torch.empty(0), None, ValueError, "empty"),
-        # A forgotten reduction="none" would train the mean.
-        (torch.tensor(1.0), None, ValueError, "single number.*reduction='none'"),
-        (torch.ones(2), torch.ones(3), ValueError, r"\(2,\), got \(3,\)"),
-        (torch.ones(2), torch.tensor([1.0, -2.0]), ValueError, r"weights\[1\] = -2.0"),
-        (torch.ones(2), torch.tensor([1.0, np.nan]), ValueError, "not finite"),
-        (torch.ones(2), torch.zeros(2), ValueError, "zero everywhere"),
-    ],
-)
+@pytest.mark.parametrize(("losses", "weights", "error", "words"), [
+    (torch.tensor([1, 2]), None, TypeError, "torch.int64"),
+    (torch.tensor([1j]), None, TypeError, "complex64"),
+    ([1.0, 2.0], None, TypeError, "got list"),
+    (torch.empty(0), None, ValueError, "empty"),
+    # A forgotten reduction="none" would train the mean.
+    (torch.tensor(1.0), None, ValueError, "single number.*reduction='none'"),
+    (torch.ones(2), torch.ones(3), ValueError, r"\(2,\), got \(3,\)"),
+    (torch.ones(2), torch.tensor([1.0, -2.0]), ValueError, r"weights\[1\] = -2.0"),
+    (torch.ones(2), torch.tensor([1.0, np.nan]), ValueError, "not finite"),
+    (torch.ones(2), torch.zeros(2), ValueError, "zero everywhere"),
+])  # fmt: skip
 def test_bad_input_is_named(losses, weights, error, words):
     with pytest.raises(error, match=words):
         spectral_risk(losses, "cvar:0.5", weights)

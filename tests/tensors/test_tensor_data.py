@@ -1,7 +1,5 @@
 """Tensors in, tensors out: what is taken, what is said about the rest, and where results live."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

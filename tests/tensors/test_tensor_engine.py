@@ -1,7 +1,5 @@
 """Fits of tensors: the contract of engines, and what it does not ask for."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Training on the risk of all samples: against projections, expectations and certified optima."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from typing import Any
@@ -154,15 +152,11 @@ def settings(num_samples: int = 32, batch_size: int = 8, make: Any = linear, **l
 
 
 @pytest.mark.parametrize("batches", [None, 1, 2])
-@pytest.mark.parametrize(
-    "loading",
-    [
-        {},
-        {"num_samples": 37, "batch_size": 10, "drop_last": True, "num_workers": 2},
-        {"num_samples": 40, "batch_size": 16},
-    ],
-    ids=["even", "last batch dropped, workers", "last batch incomplete"],
-)
+@pytest.mark.parametrize("loading", [
+    {},
+    {"num_samples": 37, "batch_size": 10, "drop_last": True, "num_workers": 2},
+    {"num_samples": 40, "batch_size": 16},
+], ids=["even", "last batch dropped, workers", "last batch incomplete"])  # fmt: skip
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, batches, loading):
     # Workers that read ahead change nothing.
     whole = settings(**{**loading, "num_workers": 0})
@@ -267,15 +261,11 @@ class Columns:
         return batch if self.whole else [{"x": x} for x in batch["x"]]
 
 
-@pytest.mark.parametrize(
-    ("whole", "options"),
-    [
-        (False, {"batch_size": 5}),
-        (True, {"batch_size": 5, "collate_fn": lambda batch: batch}),
-        (True, {"batch_size": None, "sampler": [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]}),
-    ],
-    ids=["items", "batches", "lists of positions"],
-)
+@pytest.mark.parametrize(("whole", "options"), [
+    (False, {"batch_size": 5}),
+    (True, {"batch_size": 5, "collate_fn": lambda batch: batch}),
+    (True, {"batch_size": None, "sampler": [[0, 1, 2, 3], [4, 5, 6, 7, 8, 9]]}),
+], ids=["items", "batches", "lists of positions"])  # fmt: skip
 def test_batches_of_dictionaries_are_fetched_at_once(whole, options):
     columns = Columns(whole)
     seen = list(DataLoader(IndexedDataset(columns), **options))
@@ -298,35 +288,29 @@ def test_the_estimate_has_the_type_of_the_losses(dtype):
     assert objective.seen.tolist() == [True, False, False, True]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "words"),
-    [
-        ({"n": 0}, ValueError, "at least 1, got 0"),
-        ({"risk": "var:1"}, ValueError, "unknown risk"),
-        ({"risk": "deviation:cvar:0.1"}, TypeError, "falls where some losses rise"),
-        ({"step_size": 0.0}, ValueError, r"step_size must lie in \(0, inf\), got 0.0"),
-        ({"uniform": 0.0}, ValueError, r"uniform must lie in \(0, 1\], got 0.0"),
-        ({"planned_rounds": 0}, ValueError, "at least 1, got 0"),
-        ({"momentum": "much"}, TypeError, "got 'much'"),
-        ({"sample_weight": [1.0, -1.0, 1.0]}, ValueError, "must not be negative"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "error", "words"), [
+    ({"n": 0}, ValueError, "at least 1, got 0"),
+    ({"risk": "var:1"}, ValueError, "unknown risk"),
+    ({"risk": "deviation:cvar:0.1"}, TypeError, "falls where some losses rise"),
+    ({"step_size": 0.0}, ValueError, r"step_size must lie in \(0, inf\), got 0.0"),
+    ({"uniform": 0.0}, ValueError, r"uniform must lie in \(0, 1\], got 0.0"),
+    ({"planned_rounds": 0}, ValueError, "at least 1, got 0"),
+    ({"momentum": "much"}, TypeError, "got 'much'"),
+    ({"sample_weight": [1.0, -1.0, 1.0]}, ValueError, "must not be negative"),
+])  # fmt: skip
 def test_bad_settings_are_named(arguments, error, words):
     with pytest.raises(error, match=words):
         SpectralObjective(**{"risk": "cvar:0.1", "n": 3, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("index", "losses", "error", "words"),
-    [
-        ([0], torch.ones(1), TypeError, "got list"),
-        (torch.tensor([0.0]), torch.ones(1), TypeError, "float32"),
-        (torch.tensor([0]), torch.tensor([1]), TypeError, "int64"),
-        (torch.tensor([0, 1]), torch.tensor(1.0), ValueError, r"\(\) and \(2,\)"),
-        (torch.arange(0), torch.ones(0), ValueError, "empty"),
-        (torch.tensor([3]), torch.ones(1), IndexError, "index 3 is not one of 3"),
-    ],
-)
+@pytest.mark.parametrize(("index", "losses", "error", "words"), [
+    ([0], torch.ones(1), TypeError, "got list"),
+    (torch.tensor([0.0]), torch.ones(1), TypeError, "float32"),
+    (torch.tensor([0]), torch.tensor([1]), TypeError, "int64"),
+    (torch.tensor([0, 1]), torch.tensor(1.0), ValueError, r"\(\) and \(2,\)"),
+    (torch.arange(0), torch.ones(0), ValueError, "empty"),
+    (torch.tensor([3]), torch.ones(1), IndexError, "index 3 is not one of 3"),
+])  # fmt: skip
 def test_bad_batches_are_named(index, losses, error, words):
     with pytest.raises(error, match=words):
         SpectralObjective("cvar:0.1", 3)(index, losses)
