@@ -34,9 +34,9 @@ from sorel.certificate.rounding import (
     negative_gap,
 )
 from sorel.engines.base import Dual, FloatArray, Point
+from sorel.engines.matrix import FEW_PARAMETERS
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import (
-    FEW_PARAMETERS,
     StepCosts,
     certifying_products,
     classes_by_products,

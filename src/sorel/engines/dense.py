@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 import sorel._core as _core
 from sorel._lib.threads import limit_blas
 from sorel.engines.base import FloatArray, Spec
-from sorel.engines.matrix import MAX_COPY, RowMatrix
+from sorel.engines.matrix import FEW_PARAMETERS, MAX_COPY, RowMatrix
 from sorel.engines.memory import MemoryEngine
-from sorel.models.costs import FEW_PARAMETERS
 
 # Entries of a tile of scaled rows: half a megabyte, so that BLAS finds it in the second cache.
 _TILE_SIZE = 65536

@@ -20,6 +20,9 @@ FloatArray = NDArray[np.float64]
 # Columns up to which compiled loops beat BLAS, whose calls cost more than they save.
 FEW_COLUMNS = 24
 
+# Up to this many parameters a p x p matrix is cheap whatever the rows are.
+FEW_PARAMETERS = 128
+
 # Bytes of rows that may be copied to make products with them cheaper.
 MAX_COPY = 1 << 30
 

@@ -10,6 +10,7 @@ import math
 
 from sorel.engines.base import Engine
 from sorel.engines.curvature import WORTH_SAMPLING
+from sorel.engines.matrix import FEW_PARAMETERS
 from sorel.engines.row_gram import MAX_ROWS
 
 # Time of an operation in a product of dense matrices.
@@ -31,9 +32,6 @@ _ROWS_PER_PARAMETER = 100
 # Entries of X from which on a smaller problem in the place of another pays: a run on fewer takes
 # milliseconds.
 LEAST_ENTRIES = 100_000
-
-# Up to this many parameters a p x p matrix is cheap whatever the rows are.
-FEW_PARAMETERS = 128
 
 # Products that a step takes about where no more is known. A matrix that costs more comes later.
 PRODUCTS_PER_STEP = 18.0

@@ -14,9 +14,9 @@ import math
 import numpy as np
 
 from sorel.engines.base import FloatArray
+from sorel.engines.matrix import FEW_PARAMETERS
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import (
-    FEW_PARAMETERS,
     PRODUCTS_PER_STEP,
     StepCosts,
     carrying_rows,
