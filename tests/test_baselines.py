@@ -12,6 +12,7 @@ from test_estimators import classification
 
 import sorel
 from sorel import SpectralRiskClassifier, SpectralRiskRegressor, load_model, save_model
+from sorel.estimators.baselines import _OneScale
 from sorel.metrics import TailScorer, baselines
 
 WEIGHT = np.random.default_rng(0).integers(0, 3, 150).astype(float)
@@ -72,3 +73,12 @@ def test_baselines_are_models_of_their_own(tmp_path):
         baselines(sorel.SpectralRiskRegressorCV(), X, y)
     linear = SpectralRiskRegressor(loss="linear", fit_intercept=False, penalty=sorel.Simplex(0.0))
     assert list(baselines(linear, X, y.astype(float))) == ["plain fit"]
+
+
+def test_the_conjugate_of_one_scale_is_its_supremum():
+    penalty, v = _OneScale(0.7, 3, 0.0, 4.0), np.random.default_rng(0).normal(size=9)
+    for center in (-1.0, 0.3, 20.0):
+        v[::4] += center
+        scales = [a * np.eye(3).ravel() for a in np.linspace(0.0, 4.0, 4001)]
+        supremum = max(v @ w - penalty.value(w) for w in scales)
+        assert penalty.conjugate(v) == pytest.approx(supremum, rel=1e-5, abs=1e-9)

@@ -27,6 +27,12 @@ def test_lengths_close_in_on_the_minimum(minimum: float, power: float) -> None:
         pytest.fail(f"no length near {minimum} after {MAX_TRIALS} trials")
 
 
+@pytest.mark.parametrize("minimum", [3.0, 5.0])
+def test_a_longer_step_ends_where_a_straight_derivative_vanishes(minimum: float) -> None:
+    found = next_length(1.0, 1.0 - minimum, 0.0, -minimum, 1.0, np.inf, np.inf)
+    assert found[0] == pytest.approx(minimum)
+
+
 def test_lengths_stay_within_the_limit() -> None:
     t, low, _, high, _ = next_length(1.0, -1.0, 0.0, -1.0, 1.0, np.inf, 1.5)
     assert (t, low, high) == (1.5, 1.0, 1.5)
