@@ -270,7 +270,8 @@ def test_evaluate_compares_with_the_constant_and_the_plain_model(folder, models,
 
 def test_pictures_of_held_out_losses_and_of_tails_by_group(folder, capsys, monkeypatch):
     pytest.importorskip("matplotlib", reason="matplotlib is an extra")
-    assert fit("train.csv", "price", "--drop", "churn", "--plot", "fit.png") == 0
+    assert fit("train.csv", "price", "--drop", "churn", "--plot", "fit.svg") == 0
+    assert "<!-- plain fit" in Path("fit.svg").read_text(encoding="utf-8")
     assert run("evaluate", "m.skops", "test.csv", "--groups", "city", "--plot", "tails.svg") == 0
     words = Path("tails.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name}" in words for name in ("plain fit", "cvar:0.5", "Bergen", "Oslo"))

@@ -145,6 +145,23 @@ def test_projection_by_threads(risk, weighted, n):
         assert shared.shortfall(zeta, np.ones(n)) == expected
 
 
+@pytest.mark.parametrize("risk", RISKS[:2], ids=repr)
+@pytest.mark.parametrize("some_without_weight", [False, True])
+def test_a_team_is_asked_where_every_item_has_weight(risk, some_without_weight):
+    asked, omega = [], np.full(1000, 1e-3)
+    omega[:9] *= not some_without_weight
+
+    class Counted(Team):
+        def map(self, task, items):
+            asked.append(len(items))
+            return super().map(task, items)
+
+    projector = Projector(risk, 1000, omega)
+    projector.share(Counted(1000, 2))
+    projector.project(np.arange(1000.0), np.empty(1000))
+    assert bool(asked) != some_without_weight
+
+
 @pytest.mark.parametrize("loss", ["squared", "huber", "logistic", "squared_hinge", "multinomial"])
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("d", [3, 40])
