@@ -16,6 +16,7 @@ import pytest
 
 import sorel
 from sorel.cli import main
+from sorel.permutahedron import project_permutahedron
 from sorel.reproduce import Settings, reproduce
 from sorel.reproduce.cells import Dataset, Progress, Work, cell
 from sorel.reproduce.claims import HOLDS, HOLDS_NOT, IN_PART, NOT_ENOUGH, NOT_MEASURED, claims
@@ -257,6 +258,31 @@ def test_figure_1_oscillates_without_the_proximal_term_only():
     assert without.min() > 1e-2
     assert 0.0 <= damped.max() < 1e-2 * without.min()
     assert min(map(min, result["levels"])) >= result["optimum"]
+
+
+def test_the_unit_of_eta_in_figure_1():
+    """1 / L_D, with the curvature of lam -> min_w lam . l(w) + |w|^2 / (2 n) at the optimum."""
+    rng, n = np.random.default_rng(1), 60
+    X = rng.normal(size=(n, 2))
+    X = np.linalg.qr(X - X.mean(axis=0))[0] * np.sqrt(n)
+    y = X @ [1.0, -2.0] + rng.standard_t(3, n)
+    found = plane(
+        Dataset("white", X, y), risk="esrm:2", iterations=2, eta=0.3, tolerance=1e-12, resolution=2
+    )
+    problem = sorel.Problem(X, y, risk="esrm:2", penalty=sorel.L2(1.0 / n))
+    best, sigma = sorel.solve(problem, tol=1e-12), problem.risk.weights(n)
+
+    def ridge(lam):
+        return np.linalg.solve((X.T * lam) @ X + np.eye(2) / n, X.T @ (lam * y))
+
+    jacobian = (X @ best.w - y)[:, None] * X
+    hessian = (X.T * best.weights) @ X + np.eye(2) / n
+    unit = np.linalg.norm(jacobian @ np.linalg.solve(hessian, jacobian.T), 2)
+    lam = sigma[np.argsort(np.argsort(problem.losses(np.zeros(2))))]
+    lam = project_permutahedron(lam + 0.3 / unit * problem.losses(ridge(lam)), sigma)
+    # Rotations of the principal axes change nothing.
+    expected = problem.objective(ridge(lam))
+    assert found["paths"]["with"]["objective"][2] == pytest.approx(expected, rel=1e-9)
 
 
 def test_traces():
