@@ -1,7 +1,7 @@
 """Time to a relative gap of 1e-3, 1e-6 and 1e-9: sorel's solvers against what users do today.
 
 One process, one thread, compiled code warm, median of repeated runs. See benchmarks/README.md for
-what is counted. Run as ``python -m benchmarks.compare [--quick] [--update-readme]``.
+what is counted. Run as ``python -m benchmarks.compare [--quick] [--update-docs]``.
 """
 
 from __future__ import annotations
