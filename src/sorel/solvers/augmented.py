@@ -115,7 +115,7 @@ class AugmentedLagrangian(Solver):
         if point is None:
             return
         schedule = EtaSchedule(self.pace, problem.loss_scale(point), run.dual is not None)
-        # With an infinite eta no centre is needed, and finding one may cost a pass.
+        # With an infinite eta no centre is needed: the vectors of a warm start may go.
         center = run.dual if schedule.eta < np.inf else None
         state = State(problem, point, center or engine.uniform(), schedule.eta)
         # Vectors of length n: nothing but the state may hold them.
