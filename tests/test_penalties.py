@@ -428,3 +428,14 @@ def test_how_far_beside_the_domain_is_rounding(penalty, w, direction):
         point = np.array(w) + share * np.array(direction)
         assert np.isfinite(penalty.value(point)) == inside
         assert np.isfinite(penalty.fenchel_young(point, point)) == inside
+
+
+def test_what_a_sum_lacks_by_rounding_goes_where_there_is_room():
+    """No coefficient passes its bound, not even the first one, and not by 1e-17."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        z = rng.normal(size=rng.integers(2, 40)) * 10.0 ** rng.integers(-3, 6)
+        z[0] = z.min() - 1.0
+        w = Simplex(0.0).project(z)
+        assert (w >= 0.0).all()
+        assert abs(math.fsum(w) - 1.0) <= 2e-16 * len(w)

@@ -327,6 +327,8 @@ def test_settings():
     assert make_settings("3").batches == (64,)
     assert make_settings("1").batches == ()
     assert len(Settings().grid("sorel")) == 72
+    assert Settings().grid("lsvrg") == [{"alpha": alpha} for alpha in Settings().step_sizes]
+    assert Settings().grid("lbfgs") == [{}]
     assert make_settings(quick=True).seeds < Settings().seeds
 
 
