@@ -44,7 +44,7 @@ def test_more_rows_than_a_sample_needs_cost_nothing():
 
 
 def test_a_certificate_has_a_matrix_of_all_rows():
-    """Its cost in products does not depend on how many rows there are, as that of a sample does."""
+    """Twice the rows double the cost of the matrix and that of a product."""
     few, many = (certifying_products(engine(n, 100, risk="mean")) for n in (100_000, 200_000))
     assert few == pytest.approx(many, rel=0.02)
     assert few == pytest.approx(0.5 * 100**2 / (4 * 100), rel=0.05)

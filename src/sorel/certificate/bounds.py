@@ -37,10 +37,10 @@ from sorel.engines.base import Dual, FloatArray, Point
 from sorel.engines.matrix import FEW_PARAMETERS
 from sorel.models.conjugate import minimize_model
 from sorel.models.costs import (
+    LEAST_PRODUCTS,
     StepCosts,
     certifying_products,
     classes_by_products,
-    matrix_costs_steps,
 )
 from sorel.models.quadratic import minimize_quadratic, step_of_few
 from sorel.models.working_sets import LARGEST_HESSIAN, TooManyColumnsError, chooses_columns
@@ -311,7 +311,7 @@ class Certifier:
         bound, passes, start = _NO_BOUND, 0.0, (point, dual, value, gradient, target)
         cost = self._matrix_cost()
         known = self.known.inverse(self.problem) is not None
-        if cost > _FEW_PRODUCTS or (known and matrix_costs_steps(self.engine)):
+        if cost > _FEW_PRODUCTS or (known and cost > LEAST_PRODUCTS):
             # With a good preconditioner, about as many as the matrix would cost, of all rows.
             most = max_products
             if cost <= _FEW_PRODUCTS:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 
 from sorel.engines.base import FloatArray
-from sorel.models.costs import matrix_costs_steps
+from sorel.models.costs import LEAST_PRODUCTS, certifying_products
 from sorel.models.working_sets import WorkingSet, WorkingSets
 
 if TYPE_CHECKING:
@@ -56,10 +56,12 @@ class KnownCurvature:
         """Keep a Hessian, if there is something to be gained from that."""
         # Products that this one preconditions may cost more than the next Hessian.
         single = problem.engine.n_outputs == 1
-        if single and self._serves(problem) and matrix_costs_steps(problem.engine):
-            self.matrix = hessian
-            return True
-        return False
+        if not (single and self._serves(problem)):
+            return False
+        if certifying_products(problem.engine) <= LEAST_PRODUCTS:
+            return False
+        self.matrix = hessian
+        return True
 
     def factor(self, problem: Problem) -> Inverse | None:
         """Solves systems with the matrix and the penalty of a problem; None without a matrix."""

@@ -36,6 +36,9 @@ LEAST_ENTRIES = 100_000
 # Products that a step takes about where no more is known. A matrix that costs more comes later.
 PRODUCTS_PER_STEP = 18.0
 
+# Products that a step takes at least.
+LEAST_PRODUCTS = 2.0
+
 
 class StepCosts:
     """Costs of a Newton step in which some rows have curvature.
@@ -118,11 +121,6 @@ def sampled_rows(size: int) -> int:
 def certifying_products(engine: Engine) -> float:
     """Products that cost as much as the matrix of a certificate, for which no sample will do."""
     return StepCosts(engine, carrying_rows(engine), sampled=False).products()
-
-
-def matrix_costs_steps(engine: Engine) -> bool:
-    """Whether such a matrix costs more than a step by products, of which it takes two at least."""
-    return certifying_products(engine) > 2.0
 
 
 def carrying_rows(engine: Engine) -> float:

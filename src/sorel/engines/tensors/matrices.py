@@ -22,10 +22,10 @@ from sorel.engines.tensors import cuda
 
 FloatArray = NDArray[np.float64]
 
-# Numbers in a tile, in matrices of d x d, up to a limit; a vector of length n, if that is more.
+# Numbers in a tile, in matrices of d x d; a vector of length n, if that is more.
 _SQUARES = 8
 
-# The limit, in numbers.
+# Numbers in a tile at most, as far as d decides.
 _MOST_OF_SQUARES = 2**24
 
 # Numbers in a tile on a device at least: many small operations would take longer than one of those.
